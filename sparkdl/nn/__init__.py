@@ -1,0 +1,87 @@
+"""Layers, losses and models: descriptions that hold no arrays."""
+
+from sparkdl.nn import initializers
+from sparkdl.nn.activation import LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from sparkdl.nn.codec import decode_layer, decode_loss, encode
+from sparkdl.nn.containers import Child, Concat, Container, Residual, Sequential
+from sparkdl.nn.conv import Conv2D
+from sparkdl.nn.dense import Dense
+from sparkdl.nn.dropout import Dropout
+from sparkdl.nn.initializers import (
+    Constant,
+    GlorotNormal,
+    GlorotUniform,
+    HeNormal,
+    HeUniform,
+    LecunNormal,
+    LecunUniform,
+    Ones,
+    Orthogonal,
+    RandomNormal,
+    Zeros,
+)
+from sparkdl.nn.layer import Array, Clock, Ctx, Initializer, Layer, Params, ParamSpec, Shape, kind_of
+from sparkdl.nn.layout import Layout, Segment
+from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, SoftmaxCrossEntropy
+from sparkdl.nn.model import Model, Sums
+from sparkdl.nn.norm import BatchNorm
+from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
+from sparkdl.nn.shape import Flatten
+from sparkdl.nn.summary import parameter_table, summary
+
+__all__ = [
+    "MAE",
+    "MSE",
+    "Array",
+    "AvgPool2D",
+    "BatchNorm",
+    "BinaryCrossEntropy",
+    "Child",
+    "Clock",
+    "Concat",
+    "Constant",
+    "Container",
+    "Conv2D",
+    "Ctx",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "GlobalAvgPool",
+    "GlorotNormal",
+    "GlorotUniform",
+    "HeNormal",
+    "HeUniform",
+    "Huber",
+    "Initializer",
+    "Layer",
+    "Layout",
+    "LecunNormal",
+    "LecunUniform",
+    "LogSoftmax",
+    "Loss",
+    "MaxPool2D",
+    "Model",
+    "Ones",
+    "Orthogonal",
+    "ParamSpec",
+    "Params",
+    "RandomNormal",
+    "ReLU",
+    "Residual",
+    "Segment",
+    "Sequential",
+    "Shape",
+    "Sigmoid",
+    "Softmax",
+    "SoftmaxCrossEntropy",
+    "Sums",
+    "Tanh",
+    "Zeros",
+    "decode_layer",
+    "decode_loss",
+    "encode",
+    "initializers",
+    "kind_of",
+    "parameter_table",
+    "summary",
+]

@@ -1,0 +1,196 @@
+"""Layers made of layers: in a row, side by side and summed, side by side and joined. They nest at will.
+
+A container times nothing itself; `run_forward` and `run_backward` time its leaves by their full path, so that the
+times of a profile add up.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape, kind_of
+
+__all__ = ["Child", "Concat", "Container", "Residual", "Sequential", "run_backward", "run_forward"]
+
+
+class Child(NamedTuple):
+    """A sublayer: its name within its container, and the shape of the samples that reach it."""
+
+    name: str
+    layer: Layer
+    in_shape: Shape
+
+
+class Container(Layer):
+    """A layer made of others. Parameter `W` of the child `dense_0` is named `dense_0/W`."""
+
+    @abstractmethod
+    def children(self, in_shape: Shape) -> Iterator[Child]:
+        """The sublayers in the order of their forward passes."""
+
+    def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
+        return {
+            f"{name}/{key}": spec
+            for name, layer, shape in self.children(in_shape)
+            for key, spec in layer.specs(shape).items()
+        }
+
+    def madds(self, in_shape: Shape) -> int:
+        return sum(layer.madds(shape) for _, layer, shape in self.children(in_shape))
+
+
+def run_forward(layer: Layer, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Any]:
+    """`layer.forward`; a leaf's time is kept as `forward/path`."""
+    if ctx.clock is None or isinstance(layer, Container):
+        return layer.forward(p, x, ctx)
+    with ctx.span("forward"):
+        return layer.forward(p, x, ctx)
+
+
+def run_backward(layer: Layer, p: Params, cache: Any, dy: Array, g: Params, ctx: Ctx) -> Array:
+    """`layer.backward`; a leaf's time is kept as `backward/path`."""
+    if ctx.clock is None or isinstance(layer, Container):
+        return layer.backward(p, cache, dy, g, ctx)
+    with ctx.span("backward"):
+        return layer.backward(p, cache, dy, g, ctx)
+
+
+@dataclass(frozen=True)
+class Sequential(Container):
+    """y = f_n(... f_1(x)). The i-th layer is named by its kind and place: `conv2d_0`, `relu_1`. No layers: y = x."""
+
+    layers: Sequence[Layer]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", _checked(self, self.layers))
+
+    def children(self, in_shape: Shape) -> Iterator[Child]:
+        shape = in_shape
+        for name, layer in _named(self.layers):
+            yield Child(name, layer, shape)
+            shape = layer.out_shape(shape)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        shape = in_shape
+        for layer in self.layers:
+            shape = layer.out_shape(shape)
+        return shape
+
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[Any]]:
+        caches = []
+        for name, layer in _named(self.layers):
+            x, cache = run_forward(layer, p.get(name, {}), x, ctx.child(name))
+            caches.append(cache)
+        return x, caches
+
+    def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
+        for (name, layer), c in zip(reversed(_named(self.layers)), reversed(cache), strict=True):
+            dy = run_backward(layer, p.get(name, {}), c, dy, g.get(name, {}), ctx.child(name))
+        return dy
+
+
+@dataclass(frozen=True)
+class Residual(Container):
+    """y = body(x) + shortcut(x); without a shortcut, y = body(x) + x (He et al. 2016)."""
+
+    body: Layer
+    shortcut: Layer | None = None
+
+    def __post_init__(self) -> None:
+        _checked(self, [layer for _, layer in self._parts()])
+
+    def children(self, in_shape: Shape) -> Iterator[Child]:
+        for name, layer in self._parts():
+            yield Child(name, layer, in_shape)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        body = self.body.out_shape(in_shape)
+        shortcut = in_shape if self.shortcut is None else self.shortcut.out_shape(in_shape)
+        if tuple(body) != tuple(shortcut):
+            raise ValueError(
+                f"Residual adds its body's output to its shortcut's, so their shapes must agree; for samples of shape "
+                f"{tuple(in_shape)} the body gives {tuple(body)}, the shortcut {tuple(shortcut)}. "
+                f"Give it a shortcut, such as a 1x1 convolution, with the body's stride and filters."
+            )
+        return body
+
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[Any]]:
+        ys, caches = zip(*(run_forward(f, p.get(k, {}), x, ctx.child(k)) for k, f in self._parts()), strict=True)
+        return ys[0] + (x if self.shortcut is None else ys[1]), list(caches)
+
+    def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
+        dxs = [
+            run_backward(f, p.get(k, {}), c, dy, g.get(k, {}), ctx.child(k))
+            for (k, f), c in zip(self._parts(), cache, strict=True)
+        ]
+        return dxs[0] + (dy if self.shortcut is None else dxs[1])
+
+    def _parts(self) -> list[tuple[str, Layer]]:
+        return [("body", self.body)] + ([] if self.shortcut is None else [("shortcut", self.shortcut)])
+
+
+@dataclass(frozen=True)
+class Concat(Container):
+    """y = [f_1(x), ..., f_n(x)] joined along the last axis. Branches are named as in Sequential."""
+
+    branches: Sequence[Layer]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "branches", _checked(self, self.branches))
+        if not self.branches:
+            raise ValueError("Concat needs at least one branch.")
+
+    def children(self, in_shape: Shape) -> Iterator[Child]:
+        for name, layer in _named(self.branches):
+            yield Child(name, layer, in_shape)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        shapes = [tuple(f.out_shape(in_shape)) for f in self.branches]
+        if not all(shapes) or len({s[:-1] for s in shapes}) > 1:
+            raise ValueError(
+                f"Concat joins its branches along the last axis, so their other axes must agree; for samples of shape "
+                f"{tuple(in_shape)} they give {', '.join(map(str, shapes))}. Make their strides and padding match."
+            )
+        return (*shapes[0][:-1], sum(s[-1] for s in shapes))
+
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, tuple[list[Any], list[int]]]:
+        ys, caches = [], []
+        for name, layer in _named(self.branches):
+            y, cache = run_forward(layer, p.get(name, {}), x, ctx.child(name))
+            ys.append(y)
+            caches.append(cache)
+        return np.concatenate(ys, axis=-1), (caches, [y.shape[-1] for y in ys])
+
+    def backward(self, p: Params, cache: tuple[list[Any], list[int]], dy: Array, g: Params, ctx: Ctx) -> Array:
+        caches, widths = cache
+        parts = np.split(dy, np.cumsum(widths[:-1]), axis=-1)
+        dxs = [
+            run_backward(f, p.get(k, {}), c, part, g.get(k, {}), ctx.child(k))
+            for (k, f), c, part in zip(_named(self.branches), caches, parts, strict=True)
+        ]
+        dx = dxs[0]
+        for other in dxs[1:]:
+            dx = dx + other  # not in place: an identity branch returns a view of dy
+        return dx
+
+
+def _checked(owner: Layer, layers: Any) -> tuple[Layer, ...]:
+    """The layers as a tuple, once each is known to be a Layer."""
+    kind = type(owner).__name__
+    if isinstance(layers, Layer) or not isinstance(layers, Iterable):
+        raise ValueError(f"{kind} takes a list of layers; got {layers!r}. Write {kind}([...]).")
+    parts: tuple[Any, ...] = tuple(layers)
+    for layer in parts:
+        if not isinstance(layer, Layer):
+            hint = f" Write {layer.__name__}()?" if isinstance(layer, type) else ""
+            raise ValueError(f"{kind} is made of layers; got {layer!r}.{hint}")
+    return parts
+
+
+def _named(layers: Sequence[Layer]) -> list[tuple[str, Layer]]:
+    return [(f"{kind_of(type(layer))}_{i}", layer) for i, layer in enumerate(layers)]

@@ -1,0 +1,88 @@
+"""Convolution over images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from sparkdl.nn.initializers import HeNormal, Zeros
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.window import PairLike, image_window, out_size, positive
+from sparkdl.ops.conv import conv2d, conv2d_grad_data, conv2d_grad_weights
+from sparkdl.ops.norm import channel_sum
+from sparkdl.ops.window import Padding, Window
+
+__all__ = ["Conv2D"]
+
+
+@dataclass(frozen=True)
+class Conv2D(Layer):
+    """x (N, H, W, C) -> y (N, OH, OW, filters); W (kh, kw, C/groups, filters), b (filters,), absent unless `bias`.
+
+        y[n, h, w, f] = b[f] + sum_ijc x[n, h*sh - top + i*dh, w*sw - left + j*dw, c] W[i, j, c, f]
+
+    `kernel`, `stride` and `dilation` are an integer or (height, width). `padding` is "valid" (none), "same"
+    (OH = ceil(H / stride); an odd element goes to the bottom and right, ONNX's SAME_UPPER), p, (ph, pw) or
+    ((top, bottom), (left, right)). With `groups`, the k-th of that many equal slices of the channels meets the k-th
+    slice of the filters only; groups = C is the depthwise convolution.
+    """
+
+    filters: int
+    kernel: PairLike
+    stride: PairLike = 1
+    padding: Padding = "same"
+    dilation: PairLike = 1
+    groups: int = 1
+    bias: bool = True
+    init: Initializer = HeNormal()
+
+    def __post_init__(self) -> None:
+        positive("Conv2D", "filters", self.filters)
+        positive("Conv2D", "groups", self.groups)
+        if self.filters % self.groups:
+            raise ValueError(
+                f"Conv2D(filters={self.filters}, groups={self.groups}): filters must be a multiple of groups."
+            )
+        self._window((1, 1, self.groups))
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        return (*out_size("Conv2D", in_shape, self._window(in_shape)), self.filters)
+
+    def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
+        kernel, c = self._window(in_shape).kernel, in_shape[2]
+        specs = {"W": ParamSpec((*kernel, c // self.groups, self.filters), self.init)}
+        if self.bias:
+            specs["b"] = ParamSpec((self.filters,), Zeros())
+        return specs
+
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Array]:
+        W, win = p["W"], self._window(x.shape[1:])
+        if x.shape[3] != W.shape[2] * self.groups:
+            raise ValueError(
+                f"Conv2D(filters={self.filters}, groups={self.groups}) expects x of shape (N, H, W, "
+                f"{W.shape[2] * self.groups}), as its weights {W.shape} say; got {x.shape}. Channels go last."
+            )
+        out_size("Conv2D", x.shape[1:], win)
+        x = np.ascontiguousarray(x, W.dtype)
+        return conv2d(x, W, win, self.groups, p["b"] if self.bias else None), x
+
+    def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
+        x, win, dy = cache, self._window(cache.shape[1:]), np.ascontiguousarray(dy)
+        g["W"][...] += conv2d_grad_weights(x, dy, win, self.groups)
+        if self.bias:
+            g["b"][...] += channel_sum(dy)
+        return conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
+
+    def madds(self, in_shape: Shape) -> int:
+        taps = math.prod(self._window(in_shape).kernel) * in_shape[2] // self.groups
+        return math.prod(self.out_shape(in_shape)) * taps
+
+    def _window(self, in_shape: Shape) -> Window:
+        win = image_window("Conv2D", in_shape, self.kernel, self.stride, self.padding, self.dilation)
+        if in_shape[2] % self.groups:
+            raise ValueError(
+                f"Conv2D(groups={self.groups}): the channels must be a multiple of groups; samples are {in_shape}."
+            )
+        return win

@@ -1,0 +1,156 @@
+"""Two-dimensional convolution (cross-correlation) and its two gradients: blocked im2row and matrix products.
+
+x (N, H, W, C), W (kh, kw, C/groups, F), y (N, OH, OW, F). Group k maps the k-th of `groups` equal slices of the
+channels to the k-th slice of the filters; within it
+
+    y[n, h, w, f] = b[f] + sum_ijc x[n, h*sh - top + i*dh, w*sw - left + j*dw, c] W[i, j, c, f]
+
+The windows of a block of output pixels are gathered as the rows of a matrix (T, kh*kw*C) that stays in the cache,
+and BLAS multiplies it with the filters (Chellapilla et al. 2006). The block's memory is reused across the batch;
+neither the rows nor the padded input of a whole batch ever exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, windows
+
+__all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights"]
+
+BLOCK_ELEMENTS = 1 << 20  # in one block's rows, within
+BLOCK_PIXELS = (512, 8192)  # pixels: BLAS falls off below, the caches above
+SHORT_RUN = 16  # a window's row of fewer contiguous elements is gathered tap by tap, along the image
+DEPTHWISE_CHANNELS = 16  # from here on einsum's loop over channels beats one product of (T, kh*kw) by (kh*kw, 1) each
+
+
+def conv2d(x: Array, W: Array, win: Window, groups: int = 1, b: Array | None = None) -> Array:
+    """x (N, H, W, C), W (kh, kw, C/groups, F), b (F,) or None -> y (N, OH, OW, F) in the dtype of W."""
+    y = np.empty((len(x), *win.out_size(x.shape[1:3]), W.shape[3]), W.dtype)
+    bias = None if b is None else np.tile(b, (y.shape[2], 1))  # for a whole row of the image: longer runs to add
+    depthwise = _is_depthwise(W.shape, groups)
+    filters = W[:, :, 0] if depthwise else _by_group(W, groups)
+    for block, seen in _windows(x, y.shape, win) if depthwise else _im2row(x, y.shape, win, groups):
+        out = y[block]
+        if depthwise:
+            np.einsum("nhwijc,ijc->nhwc", seen, filters, out=out)
+        else:
+            np.matmul(seen, filters, out=_by_group(out, groups))
+        if bias is not None:
+            out += bias
+    return y
+
+
+def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Array:
+    """x (N, H, W, C), dy (N, OH, OW, F) -> dW (kh, kw, C/groups, F): the sum over blocks of rows^T dy."""
+    dW = np.zeros((*win.kernel, x.shape[3] // groups, dy.shape[3]), dy.dtype)
+    if _is_depthwise(dW.shape, groups):
+        for block, taps in _windows(x, dy.shape, win):
+            dW[:, :, 0] += np.einsum("nhwijc,nhwc->ijc", taps, dy[block])
+        return dW
+    filters = _by_group(dW, groups)
+    for block, rows in _im2row(x, dy.shape, win, groups):
+        filters += rows.transpose(0, 2, 1) @ _by_group(dy[block], groups)
+    return dW
+
+
+def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int = 1) -> Array:
+    """dy (N, OH, OW, F), W (kh, kw, C/groups, F), size = (H, W) -> dx (N, H, W, C).
+
+    dx is itself a convolution: of dy, at stride 1, with the filters reversed in space and transposed. With a stride,
+    the rows h = start (mod stride) of dx each see their own subset of the filters' rows, and columns likewise, so dx
+    is that of several smaller convolutions, interleaved: nothing is multiplied by the zeros between the strides.
+    """
+    rows, cols = (
+        _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)
+    )
+    if win.stride == (1, 1):
+        return _grad_phase(dy, W, groups, rows[0], cols[0])
+    dx = np.zeros((len(dy), *size, W.shape[2] * groups), W.dtype)
+    for r in rows:
+        for c in cols:
+            dx[:, r.start :: win.stride[0], c.start :: win.stride[1]] = _grad_phase(dy, W, groups, r, c)
+    return dx
+
+
+class _Phase(NamedTuple):
+    """Along one axis: positions start, start + stride, ... of dx, the filter taps they see, and how these lie on dy."""
+
+    start: int
+    taps: slice
+    dilation: int
+    pads: Pair
+
+
+def _phases(size: int, out: int, kernel: int, stride: int, dilation: int, pads: Pair) -> list[_Phase]:
+    """The phases of one axis that any tap reaches.
+
+    Tap i of output h reads position r = h * stride - pad + i * dilation. For the r = start + m * stride these are the
+    taps i = first + t * step, at h = m + shift - t * spread: a convolution over m with the taps in reverse.
+    """
+    step = stride // math.gcd(stride, dilation)
+    spread = step * dilation // stride
+    phases = []
+    for first in range(min(step, kernel)):
+        start = (first * dilation - pads[0]) % stride
+        shift = (start + pads[0] - first * dilation) // stride
+        reach = (len(range(first, kernel, step)) - 1) * spread
+        if start < size:
+            padding = (reach - shift, len(range(start, size, stride)) + shift - out)
+            phases.append(_Phase(start, slice(first, kernel, step), spread, padding))
+    return phases
+
+
+def _grad_phase(dy: Array, W: Array, groups: int, r: _Phase, c: _Phase) -> Array:
+    kh, kw, channels, f = (taps := W[r.taps, c.taps]).shape
+    flipped = taps[::-1, ::-1].reshape(kh, kw, channels, groups, f // groups).transpose(0, 1, 4, 3, 2)
+    win = Window((kh, kw), (1, 1), (r.dilation, c.dilation), (r.pads, c.pads))
+    return conv2d(dy, flipped.reshape(kh, kw, f // groups, groups * channels), win, groups)
+
+
+def _is_depthwise(shape: Shape, groups: int) -> bool:
+    """Whether filters of this shape map each channel, of enough, to one filter of its own."""
+    return shape[2] == 1 and shape[3] == groups >= DEPTHWISE_CHANNELS
+
+
+def _by_group(a: Array, groups: int) -> Array:
+    """(..., groups * K) -> (groups, T, K), T all other axes in one: a view, whose matrices BLAS takes as they lie."""
+    return a.reshape(math.prod(a.shape[:-1]), groups, a.shape[-1] // groups).transpose(1, 0, 2)
+
+
+def _windows(x: Array, out_shape: Shape, win: Window) -> Iterator[tuple[Block, Array]]:
+    """Per block of output pixels: its index into (N, OH), and a view of its windows (n, oh, ow, kh, kw, C)."""
+    least, most = BLOCK_PIXELS
+    pixels = min(max(BLOCK_ELEMENTS // (math.prod(win.kernel) * x.shape[3]), least), most)
+    for block in blocks(out_shape, pixels):
+        yield block, windows(patch(x, block, win, out_shape[2]), win)
+
+
+def _im2row(x: Array, out_shape: Shape, win: Window, groups: int) -> Iterator[tuple[Block, Array]]:
+    """Per block of output pixels: its index into (N, OH), and its windows as rows (groups, T, kh*kw*C/groups).
+
+    The next block overwrites the rows.
+    """
+    buffer = np.empty(0, x.dtype)
+    for block, taps in _windows(x, out_shape, win):
+        if buffer.size < taps.size:
+            buffer = np.empty(taps.size, x.dtype)
+        yield block, _rows(taps, groups, buffer[: taps.size])
+
+
+def _rows(taps: Array, groups: int, buffer: Array) -> Array:
+    """Windows (n, oh, ow, kh, kw, C) as rows (groups, n*oh*ow, kh*kw*C/groups), in the buffer where they must move."""
+    n, oh, ow, kh, kw, c = taps.shape
+    pixels, k = n * oh * ow, c // groups
+    if kh == kw == 1:  # at stride 1 the pixels as they lie
+        return taps.reshape(pixels, groups, k).transpose(1, 0, 2)
+    taps = taps.reshape(n, oh, ow, kh, kw, groups, k)
+    if kw * k < SHORT_RUN:  # as columns, which are copied in longer runs; BLAS takes either order
+        np.copyto(buffer.reshape(groups, kh, kw, k, n, oh, ow), taps.transpose(5, 3, 4, 6, 0, 1, 2))
+        return buffer.reshape(groups, kh * kw * k, pixels).transpose(0, 2, 1)
+    np.copyto(buffer.reshape(groups, n, oh, ow, kh, kw, k), taps.transpose(5, 0, 1, 2, 3, 4, 6))
+    return buffer.reshape(groups, pixels, kh * kw * k)

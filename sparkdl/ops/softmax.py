@@ -1,0 +1,47 @@
+"""Softmax over the last axis, z (..., K), and its relatives. All are shifted by the row's maximum: none overflows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["log_softmax", "log_softmax_grad", "logsumexp", "softmax", "softmax_grad"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def logsumexp(z: Array) -> Array:
+    """y = log sum_k e^z_k. z (..., K) -> y (...)."""
+    top = z.max(axis=-1)
+    y: Array = top + np.log(np.exp(z - top[..., None]).sum(axis=-1))
+    return y
+
+
+def softmax(z: Array) -> Array:
+    """y_k = e^z_k / sum_j e^z_j. z, y (..., K)."""
+    y: Array = np.exp(z - z.max(axis=-1, keepdims=True))
+    y /= y.sum(axis=-1, keepdims=True)
+    return y
+
+
+def softmax_grad(y: Array, dy: Array) -> Array:
+    """dz = y (dy - <y, dy>), the product with the full Jacobian diag(y) - y y^T. y, dy, dz (..., K)."""
+    # A constant added to dy leaves dz unchanged. Taking dy's first entry off makes dz of a constant dy exactly 0,
+    # where rounding in sum(y) would otherwise leave a remainder.
+    d = dy - dy[..., :1]
+    dz: Array = y * (d - (y * d).sum(axis=-1, keepdims=True))
+    return dz
+
+
+def log_softmax(z: Array) -> Array:
+    """y_k = z_k - log sum_j e^z_j. z, y (..., K)."""
+    y: Array = z - z.max(axis=-1, keepdims=True)
+    y -= np.log(np.exp(y).sum(axis=-1, keepdims=True))
+    return y
+
+
+def log_softmax_grad(y: Array, dy: Array) -> Array:
+    """dz = dy - e^y sum_k dy_k. y, dy, dz (..., K)."""
+    dz: Array = dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)
+    return dz
