@@ -1,0 +1,57 @@
+"""Update rules, schedules and clipping, over flat vectors."""
+
+from sparkdl.optim.adagrad import AdaGrad
+from sparkdl.optim.adam import Adam, AdamW, Nadam
+from sparkdl.optim.base import Optimizer, Segment, State
+from sparkdl.optim.blocks import Span
+from sparkdl.optim.clip import Clip, clip_by_norm, clip_by_value, norm
+from sparkdl.optim.fields import Interval
+from sparkdl.optim.layerwise import LAMB, LARS
+from sparkdl.optim.registry import OPTIMIZERS, SCHEDULES
+from sparkdl.optim.rmsprop import RMSProp
+from sparkdl.optim.rule import Elementwise, Rule
+from sparkdl.optim.schedules import (
+    Constant,
+    Cosine,
+    MultiStep,
+    OneCycle,
+    OnPlateau,
+    Polynomial,
+    Schedule,
+    Step,
+    WarmUp,
+)
+from sparkdl.optim.sgd import SGD
+
+__all__ = [
+    "LAMB",
+    "LARS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "SGD",
+    "AdaGrad",
+    "Adam",
+    "AdamW",
+    "Clip",
+    "Constant",
+    "Cosine",
+    "Elementwise",
+    "Interval",
+    "MultiStep",
+    "Nadam",
+    "OnPlateau",
+    "OneCycle",
+    "Optimizer",
+    "Polynomial",
+    "RMSProp",
+    "Rule",
+    "Schedule",
+    "Segment",
+    "Span",
+    "State",
+    "Step",
+    "WarmUp",
+    "clip_by_norm",
+    "clip_by_value",
+    "norm",
+]
