@@ -1,0 +1,230 @@
+"""Spooling with Spark: a DataFrame into one shard a worker, on the executors' disks, in one pass over the data.
+
+Two stages with one shuffle between them. The first runs where the input lies: it checks rows, packs them into blocks
+of a few MiB and says which shard owns each block. The second writes each shard's blocks to local scratch and yields
+one small handle. The handles are persisted; later jobs run over them, and their lineage makes a lost shard anew.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import RDD, StorageLevel, TaskContext
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col
+
+from sparkdl.data.info import DataInfo, conclude
+from sparkdl.data.labels import LabelMap
+from sparkdl.data.pack import FLUSH_BYTES, Block, pack_batches
+from sparkdl.data.preprocess import Preprocess
+from sparkdl.data.schema import DataSpec, Packing, alike, check_columns, resolve
+from sparkdl.data.shard import Handle, Piece
+from sparkdl.data.writer import PartWriter
+from sparkdl.errors import DataError, TrainingError
+
+__all__ = ["SparkShards", "packing_of", "readable", "spool"]
+
+log = logging.getLogger(__name__)
+
+BLOCKS = "part int, valid boolean, rows binary, note string"
+HANDLES = "handle string"
+READ_FAULT = re.compile(r"Encountered error while reading file (\S+?)\.?\s")
+PYTHON_FAULT = re.compile(r"^(\w[\w.]*)(?:: (.*?))?(?=\n+\s+at |\n+(?:JVM|Driver) stacktrace|\s*\Z)", re.M | re.S)
+JAVA_FAULT = re.compile(r"^(?:Caused by)?: ?[\w.$]+: (.*)$", re.M)
+
+
+class SparkShards:
+    """The shards of a fit on the executors' disks; leaving the context deletes them.
+
+    rdd: one Handle a partition, persisted. handles: the same on the driver, in order.
+    """
+
+    def __init__(self, rdd: RDD[Handle], handles: tuple[Handle, ...], info: DataInfo, folder: str) -> None:
+        self.rdd, self.handles, self.info = rdd, handles, info
+        self._folder = folder
+
+    def delete(self) -> None:
+        """Remove the files, by a job that goes where they are, and forget the handles."""
+        _clean(self.rdd, self._folder)
+
+    def __enter__(self) -> SparkShards:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.delete()
+
+
+def spool(
+    df: DataFrame,
+    spec: DataSpec,
+    parts: int,
+    *,
+    valid_df: DataFrame | None = None,
+    labels: LabelMap | None = None,
+    preprocess: Preprocess | None = None,
+) -> SparkShards:
+    """Write the rows of df as `parts` shards into the executors' scratch space.
+
+    valid_df: validation rows, where `spec` does not split them off. labels, preprocess: of a model to be evaluated or
+    trained further; otherwise they are learnt.
+
+    Errors: DataError for data that cannot be used or read, TrainingError where Spark fails; no shard is left behind.
+    """
+    spec.check_spool(parts, valid_df is not None)
+    began, folder = time.monotonic(), f"sparkdl-{uuid.uuid4().hex}"
+    context = df.sparkSession.sparkContext
+    rdd: RDD[Any] = context.parallelize(range(parts), parts)  # where to clean up, until there are handles
+    try:
+        packing = packing_of(df, spec)
+        packed = _packed(df, packing, parts, None if valid_df is None else False)
+        if valid_df is not None:
+            second = alike(packing_of(valid_df, spec), packing)
+            packed = packed.unionAll(_packed(valid_df, second, parts, True))
+        shards = packed.repartitionById(parts, "part").mapInArrow(partial(_write_task, folder), HANDLES)
+        rdd = shards.rdd.map(_handle).persist(StorageLevel.MEMORY_AND_DISK)
+        handles = tuple(sorted(rdd.collect()))
+        info = conclude(handles, packing, labels, preprocess)
+    except BaseException as e:
+        _clean(rdd, folder)
+        if isinstance(e, (Py4JError, PySparkException)):
+            raise _own_error(e) from e
+        raise
+    size = sum(piece.bytes for h in handles for piece in (h.train, h.valid))
+    log.info(
+        "spooled %s training and %s validation rows into %d shards (%.1f MB) in %.1f s",
+        f"{info.train_rows:,}",
+        f"{info.valid_rows:,}",
+        parts,
+        size / 1e6,
+        time.monotonic() - began,
+    )
+    return SparkShards(rdd, handles, info, folder)
+
+
+def packing_of(df: DataFrame, spec: DataSpec) -> Packing:
+    """The spec resolved against a DataFrame's schema; runs no job."""
+    check_columns(spec, df.columns)
+    return resolve(spec, _columns(df, spec).limit(0).toArrow().schema)
+
+
+def readable(error: BaseException) -> str:
+    """The cause of a failed job in a sentence or two: the Python worker's error or the JVM's, without stack traces."""
+    text = str(error)
+    _, trace, tail = text.rpartition("Traceback (most recent call last):")
+    if trace and (match := PYTHON_FAULT.search(tail)):
+        name, message = match.groups()
+        return str(message or name).strip()
+    causes = JAVA_FAULT.findall(text)
+    cause = causes[-1].strip() if causes else text.strip().split("\n\n")[0]
+    if file := READ_FAULT.search(text):
+        return f"{file[1]} cannot be read; is it damaged, or not complete? ({cause})"
+    return cause
+
+
+def _own_error(error: Exception) -> Exception:
+    """Spark's exception as one of this package's."""
+    text = str(error)
+    user = isinstance(error, PySparkException) and not isinstance(error, PythonException)
+    if user or DataError.__name__ in text or READ_FAULT.search(text):
+        return DataError(readable(error))
+    return TrainingError(f"Spark could not prepare the data: {readable(error)}")
+
+
+def _columns(df: DataFrame, spec: DataSpec) -> DataFrame:
+    return df.select(*(col("`" + name.replace("`", "``") + "`") for name in spec.columns))
+
+
+def _packed(df: DataFrame, packing: Packing, parts: int, valid: bool | None) -> DataFrame:
+    return _columns(df, packing.spec).mapInArrow(partial(_pack_task, packing, parts, valid), BLOCKS)
+
+
+def _pack_task(
+    packing: Packing, parts: int, valid: bool | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """First stage: rows -> blocks, several of which travel together where there are many shards."""
+    context = TaskContext.get()
+    assert context is not None
+    held: list[Block] = []
+    size = 0
+    for block in pack_batches(batches, packing, parts, context.partitionId(), valid):
+        held.append(block)
+        size += 0 if block.rows is None else block.rows.nbytes
+        if size >= FLUSH_BYTES or block.note is not None:
+            yield _blocks_batch(held)
+            held, size = [], 0
+
+
+def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
+    part, valid, rows, note = zip(*blocks, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(part, pa.int32()),
+            pa.array(valid, pa.bool_()),
+            pa.array([None if r is None else _serialized(r) for r in rows], pa.binary()),
+            pa.array(note, pa.string()),
+        ],
+        ["part", "valid", "rows", "note"],
+    )
+
+
+def _serialized(rows: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as out:
+        out.write_batch(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Second stage: the blocks of one shard -> its files and handle."""
+    context = TaskContext.get()
+    assert context is not None
+    with PartWriter(context.partitionId(), _scratch(folder)) as writer:
+        for batch in batches:
+            for part, valid, rows, note in zip(*batch.columns, strict=True):
+                assert part.as_py() == writer.part, (part, writer.part)
+                buffer = rows.as_buffer()
+                block = None if buffer is None else pa.ipc.open_stream(buffer).read_next_batch()
+                writer.add(Block(writer.part, valid.as_py(), block, note.as_py()))
+        handle = writer.close()
+    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(handle)])], ["handle"])
+
+
+def _handle(row: tuple[str]) -> Handle:
+    part, train, valid, stats = json.loads(row[0])
+    return Handle(part, Piece(*train), Piece(*valid), stats)
+
+
+def _scratch(folder: str) -> str:
+    """This executor's place for the fit's files: the scratch space that Spark itself clears when the executor ends."""
+    spark_dirs = os.environ.get("SPARK_LOCAL_DIRS", "")
+    return os.path.join(spark_dirs.split(",")[0] or tempfile.gettempdir(), folder)
+
+
+def _clean(rdd: RDD[Any], folder: str) -> None:
+    """Remove the fit's files wherever its tasks ran; a failure is logged, for Spark's own clearing up comes later."""
+    try:
+        rdd.foreach(partial(_remove, folder))
+        rdd.unpersist()
+    except Exception as e:
+        log.warning("shards in folders %s remain until their executors end: %s", folder, readable(e))
+
+
+def _remove(folder: str, item: Any) -> None:
+    places = {_scratch(folder)}
+    if isinstance(item, Handle):
+        places |= {os.path.dirname(piece.path) for piece in (item.train, item.valid) if piece.path}
+    for place in places:
+        shutil.rmtree(place, ignore_errors=True)
