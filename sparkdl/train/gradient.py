@@ -1,0 +1,114 @@
+"""What a worker computes over its shard: gradient sums of one update, metric sums of an evaluation."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparkdl.data import Handle, ShardReader
+from sparkdl.nn import Array, Ctx
+from sparkdl.train.profile import Profile
+from sparkdl.train.task import Task
+
+__all__ = ["EVALUATION_ROWS", "TAIL", "Part", "ShardWorker", "open_worker"]
+
+TAIL = 3  # a step vector is [trainable gradients | buffers | loss, weight, rows]
+EVALUATION_ROWS = 1024  # rows scored at a time
+DROPOUT = 1  # purpose of a generator in (seed, purpose, epoch, step, shard)
+MAX_OPEN = 8  # shards one process keeps mapped: those of two fits side by side on four threads
+
+
+class Part(NamedTuple):
+    """One shard's contribution, or the sum of several.
+
+    `vec` is a step vector, or empty for an evaluation; `metrics` are the float64 sums of a MetricSet; `profile` tells,
+    when asked for, where the time went.
+    """
+
+    vec: Array
+    metrics: Array
+    profile: Profile | None = None
+
+    def plus(self, other: Part) -> Part:
+        """Add the other part into this one, in place."""
+        np.add(self.vec, other.vec, out=self.vec)
+        np.add(self.metrics, other.metrics, out=self.metrics)
+        if self.profile is not None and other.profile is not None:
+            self.profile.merge(other.profile)
+        return self
+
+
+class ShardWorker:
+    """One shard together with what computing over it reuses from step to step."""
+
+    def __init__(self, task: Task, handle: Handle) -> None:
+        self.task = task
+        self.part = handle.part
+        self.reader = ShardReader(handle, task.info)
+        self._epoch = -1
+        self._batches: Any = ()
+
+    def gradient(self, params: Array, epoch: int, step: int) -> Part:
+        """Step vector of update `step` of `epoch` over this shard's rows of its minibatches; zeros where it has none."""
+        task, profile = self.task, Profile() if self.task.training.profile else None
+        size = task.model.layout.size
+        vec = np.zeros(size + TAIL, params.dtype)
+        grad = vec[:size]
+        acc = task.metrics.zeros()
+        rng = np.random.default_rng((task.training.seed, DROPOUT, epoch, step, self.part))
+        ctx = Ctx(train=True, rng=rng, clock=profile)
+        loss = weight = 0.0
+        rows = 0
+        for index in self._minibatches(epoch, step):
+            with ctx.span("data"):
+                x, y, w = self.reader.train_batch(index)
+            with ctx.span("compute"):
+                sums, z = task.model.accumulate(params, grad, x, y, w, ctx)
+            with ctx.span("metrics"):
+                task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
+            loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
+        vec[size:] = loss, weight, rows
+        return Part(vec, acc, profile)
+
+    def evaluate(self, params: Array) -> Part:
+        """Metric sums over this shard's validation rows."""
+        metrics, model = self.task.metrics, self.task.model
+        acc = metrics.zeros()
+        for x, y, w in self.reader.valid_chunks(EVALUATION_ROWS):
+            metrics.update(acc, model.outputs(params, x), y, w)
+        return Part(np.zeros(0, params.dtype), acc)
+
+    def close(self) -> None:
+        """Release the shard."""
+        self.reader.close()
+
+    def _minibatches(self, epoch: int, step: int) -> Any:
+        if epoch != self._epoch:
+            offset = self.task.info.train_offset(self.part)
+            stop = offset + self.reader.train_rows
+            self._batches, self._epoch = self.task.plan.batches(offset, stop, epoch), epoch
+        k = self.task.training.accumulate
+        return [self._batches[i] for i in range(step * k, min((step + 1) * k, self.task.plan.steps))]
+
+
+_open: OrderedDict[tuple[str, int], ShardWorker] = OrderedDict()
+_lock = threading.Lock()
+
+
+def open_worker(task: Task, handle: Handle) -> ShardWorker:
+    """The process's worker for this fit and shard, kept between the jobs that a process serves.
+
+    The cache is bounded: the least recently used shard is released, whichever fit it belongs to.
+    """
+    key = (task.fit_id, handle.part)
+    with _lock:
+        worker = _open.pop(key, None)
+        if worker is None or worker.reader.handle != handle:
+            worker = ShardWorker(task, handle)
+        _open[key] = worker
+        while len(_open) > MAX_OPEN:
+            _open.popitem(last=False)  # its map is released with its last reference
+        return worker
