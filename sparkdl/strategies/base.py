@@ -1,0 +1,17 @@
+"""The contract of a strategy: how local gradients become the next parameters. One class a mode."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from sparkdl.backends.base import Backend, Shards
+from sparkdl.train import Loop
+
+__all__ = ["Strategy"]
+
+
+class Strategy(Protocol):
+    """A frozen description of a mode. Data, backward pass, metrics and checkpoints are the loop's and the worker's."""
+
+    def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
+        """Train loop.task from where loop.run stands until the loop ends; the result is in loop.run."""
