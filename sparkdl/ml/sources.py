@@ -1,0 +1,58 @@
+"""Data of either kind, a DataFrame or Arrow data, as shards on the backend that goes with it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from sparkdl.backends import Backend, LocalBackend, Shards
+from sparkdl.data import DataSpec, LabelMap, Preprocess, read_path, spool_local
+from sparkdl.errors import ConfigError
+
+__all__ = ["spooled"]
+
+
+@contextmanager
+def spooled(
+    data: Any,
+    spec: DataSpec,
+    *,
+    valid: Any = None,
+    labels: LabelMap | None = None,
+    preprocess: Preprocess | None = None,
+    workers: int = 0,
+) -> Iterator[tuple[Backend, Shards]]:
+    """The backend for these data and their shards on it, which are deleted when the context closes.
+
+    data, valid: Spark DataFrames, or pyarrow Tables or paths. workers: number of shards, 0 for one a slot.
+    """
+    if isinstance(data, DataFrame):
+        # Imported here: who trains on threads needs no JVM gateway.
+        from sparkdl.backends.spark import SparkBackend
+        from sparkdl.data.spark import spool
+
+        parts = workers or data.sparkSession.sparkContext.defaultParallelism
+        with spool(data, spec, parts, valid_df=valid, labels=labels, preprocess=preprocess) as shards:
+            yield SparkBackend(data.sparkSession), shards
+        return
+    workers = workers or os.cpu_count() or 1
+    with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
+        batches, held_out = _batches(data), None if valid is None else _batches(valid)
+        with spool_local(batches, spec, workers, folder, valid=held_out, labels=labels, preprocess=preprocess) as local:
+            yield LocalBackend(workers), local
+
+
+def _batches(data: Any) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, str | os.PathLike):
+        return iter(read_path(os.fspath(data)))
+    if isinstance(data, pa.Table):
+        return iter(data.to_batches())
+    raise ConfigError(
+        f"Data are a Spark DataFrame, a pyarrow Table, or the path of Parquet or CSV files; got {type(data).__name__}."
+    )
