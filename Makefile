@@ -7,8 +7,10 @@ CONF   ?= conf/digits.toml
 ARGS   ?=
 
 # A Spark, an interpreter or a notebook set up for other work must not leak in.
-SPARK_SUBMIT = env -u SPARK_HOME -u PYSPARK_DRIVER_PYTHON -u PYSPARK_DRIVER_PYTHON_OPTS PYSPARK_PYTHON=$(BIN)/python \
-               $(BIN)/spark-submit --master '$(MASTER)' --properties-file conf/spark-defaults.conf
+SPARK_SUBMIT = env -u SPARK_HOME -u PYSPARK_DRIVER_PYTHON -u PYSPARK_DRIVER_PYTHON_OPTS \
+    PYSPARK_PYTHON=$(BIN)/python $(if $(filter local%,$(MASTER)),SPARK_LOCAL_IP=127.0.0.1) \
+    $(BIN)/spark-submit --master '$(MASTER)' --properties-file conf/spark-defaults.conf \
+    --driver-java-options -Dlog4j2.configurationFile=file:$(CURDIR)/conf/log4j2.properties
 
 .PHONY: help env run test check format bench dist clean
 

@@ -1,6 +1,6 @@
 """Print the loss and metrics of a trained model over labelled data.
 
-    spark-submit jobs/evaluate.py MODEL DATA [--format csv] [--json FILE] [--verbose]
+spark-submit jobs/evaluate.py MODEL DATA [--format csv] [--json FILE] [--verbose]
 """
 
 from __future__ import annotations

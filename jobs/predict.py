@@ -1,6 +1,6 @@
 """Score data with a trained model: all input columns, and `prediction` and `probability`.
 
-    spark-submit jobs/predict.py MODEL IN OUT [--format csv] [--overwrite] [--verbose]
+spark-submit jobs/predict.py MODEL IN OUT [--format csv] [--overwrite] [--verbose]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Train a network as a configuration says.
 
-    spark-submit jobs/train.py conf/digits.toml [--set section.key=value ...] [--profile] [--verbose]
+spark-submit jobs/train.py conf/digits.toml [--set section.key=value ...] [--profile] [--verbose]
 """
 
 from __future__ import annotations

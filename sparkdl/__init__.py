@@ -1,7 +1,7 @@
 """sparkdl trains deep neural networks on Apache Spark clusters, where the data already lies.
 
-    model = sparkdl.fit(df, net, sparkdl.DataSpec(features=("pixels",), label="label"))
-    model.transform(df), model.evaluate(df), model.save(path), sparkdl.load(path)
+model = sparkdl.fit(df, net, sparkdl.DataSpec(features=("pixels",), label="label"))
+model.transform(df), model.evaluate(df), model.save(path), sparkdl.load(path)
 """
 
 from __future__ import annotations

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sparkdl.backends.base import Remote, Shards
-from sparkdl.backends.spark_errors import readable_errors
+from sparkdl.backends.spark_errors import is_missing_shard, own_error, readable_errors
 from sparkdl.backends.spark_files import files_for
 from sparkdl.data import Handle
 from sparkdl.data.spark import SparkShards
@@ -20,7 +23,11 @@ from sparkdl.train.files import Files
 
 __all__ = ["SparkBackend", "tree_sum"]
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+REBUILDS = 2  # times that lost shards are written anew within one job
 
 
 class SparkBackend:
@@ -53,8 +60,16 @@ class SparkBackend:
     def tree_aggregate(self, shards: Shards, fn: Callable[[Handle], T], plus: Callable[[T, T], T], depth: int) -> T:
         """As `Backend.tree_aggregate`."""
         assert isinstance(shards, SparkShards)
-        with readable_errors():
-            return tree_sum(shards.rdd.map(fn), plus, depth)
+        for rebuilds_left in reversed(range(REBUILDS + 1)):
+            try:
+                return tree_sum(shards.rdd.map(fn), plus, depth)
+            except (Py4JError, PySparkException) as e:
+                if not (rebuilds_left and is_missing_shard(e)):
+                    raise own_error(e) from e
+                log.warning("a shard is not where it was written; writing all of them anew")
+            with readable_errors():
+                shards.rebuild()
+        raise AssertionError("unreachable")
 
 
 def tree_sum(values: RDD[T], plus: Callable[[T, T], T], depth: int) -> T:
@@ -70,7 +85,8 @@ def tree_sum(values: RDD[T], plus: Callable[[T, T], T], depth: int) -> T:
         count = math.ceil(count / fan_in)
         keyed = keyed.map(functools.partial(_to_node, fan_in)).partitionBy(count, int)
         keyed = keyed.mapPartitionsWithIndex(functools.partial(_add_node, plus))
-    return functools.reduce(plus, (value for _, value in sorted(keyed.collect(), key=_index)))
+    parts: list[tuple[int, T]] = sorted(keyed.collect(), key=_index)
+    return functools.reduce(plus, (value for _, value in parts))
 
 
 def _index(item: tuple[int, Any]) -> int:

@@ -20,7 +20,7 @@ OWN = re.compile(r"^sparkdl\.errors\.(\w+): ", re.MULTILINE)
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Raise a failure of a Spark job inside as what the worker raised, or as a TrainingError that says what happened."""
+    """Raise a failure of a Spark job inside as what the worker raised, or as a TrainingError that tells the cause."""
     try:
         yield
     except (Py4JError, PySparkException) as e:

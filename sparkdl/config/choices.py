@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
-from sparkdl.config.places import Where
+from sparkdl.config.places import Where, nearest
 from sparkdl.config.schema import PATH, Codec, Named, Schema, rule, slots
 from sparkdl.errors import ConfigError
-from sparkdl.nn import Layer, Loss, Shape
+from sparkdl.nn import Layer, Loss, Sequential, Shape
 from sparkdl.nn.codec import INITIALIZERS, LAYERS, LOSSES
 from sparkdl.nn.layer import Initializer
 from sparkdl.nn.zoo import ZOO
@@ -44,7 +44,7 @@ class ModelConfig:
     def net(self, in_shape: Shape, classes: int) -> Layer:
         """The network for samples (*in_shape). Errors: ConfigError where they do not fit, or nothing fit is built."""
         if self.layers:
-            return LAYERS["sequential"](self.layers)  # type: ignore[call-arg]
+            return Sequential(self.layers)
         builder = _builder(self, Where("configuration", "model"))
         given = {key: value for key, value in zip(GIVEN, (in_shape, classes), strict=True) if _takes(builder, key)}
         try:
@@ -70,7 +70,9 @@ def find_function(text: str, where: Where) -> Callable[..., Any]:
         ) from e
     found = getattr(module, name, None)
     if not callable(found):
-        raise where.not_one_of(sorted(f"{module_name}:{n}" for n, f in vars(module).items() if callable(f)), text)
+        near = nearest(name, (n for n, f in vars(module).items() if callable(f)))
+        hint = f" Did you mean {module_name}:{near}?" if near else ""
+        raise where.error(f"names no function: {module_name} has none of the name {name}.{hint}")
     return found  # type: ignore[no-any-return]
 
 
@@ -84,8 +86,8 @@ def _read_model(table: Any, where: Where) -> ModelConfig:
         raise where.must_be("a table", table)
     forms = [key for key in FORMS if key in table]
     if len(forms) != 1:
-        raise ConfigError(f"{where.source}: [model] must have exactly one of {', '.join(FORMS)}; got "
-                          f"{' and '.join(forms) or 'none'}.")  # fmt: skip
+        got = " and ".join(forms) or "none"
+        raise ConfigError(f"{where.source}: [model] must have exactly one of {', '.join(FORMS)}; got {got}.")
     form, rest = forms[0], {key: value for key, value in table.items() if key not in (*FORMS, "weights")}
     kinds = {"name": str, "function": str, "layers": tuple[Layer, ...], "weights": Annotated[str, PATH]}
     own = {key: SCHEMA.convert(kinds[key], table[key], where.at(key)) for key in kinds if key in table}

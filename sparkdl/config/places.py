@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sparkdl.errors import ConfigError
 
-__all__ = ["Where", "one_of", "resolve", "show"]
+__all__ = ["Where", "nearest", "one_of", "resolve", "show"]
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 SHOWN = 80  # characters of a wrong value that an error quotes
@@ -45,15 +45,15 @@ class Where(NamedTuple):
     def unknown(self, name: str, known: Iterable[str]) -> ConfigError:
         """The error for a key that nobody reads, with the nearest one that somebody does."""
         options = list(known)
-        near = difflib.get_close_matches(name, options, n=1, cutoff=NEAR)
-        hint = f"did you mean {self.at(near[0]).key}?" if near else f"known are {', '.join(options) or 'none'}."
+        near = nearest(name, options)
+        hint = f"did you mean {self.at(near).key}?" if near else f"known are {', '.join(options) or 'none'}."
         return ConfigError(f"{self.source}: unknown key {self.at(name).key}; {hint}")
 
     def not_one_of(self, options: Iterable[str], value: Any) -> ConfigError:
         """The error for a name that is none of the known ones, with the nearest one."""
         known = list(options)
-        near = difflib.get_close_matches(str(value), known, n=1, cutoff=NEAR)
-        return self.must_be(one_of(known), value, f" Did you mean {show(near[0])}?" if near else "")
+        near = nearest(str(value), known)
+        return self.must_be(one_of(known), value, f" Did you mean {show(near)}?" if near else "")
 
     def placed(self, error: Exception, keys: Iterable[str]) -> ConfigError:
         """What a class says of its arguments, put here; a message that opens with a key reads on as a sentence."""
@@ -62,6 +62,11 @@ class Where(NamedTuple):
         if subject in keys:
             return ConfigError(f"{self.source}: {self.at(text.removeprefix(f'{self.key}.')).key}")
         return ConfigError(f"{self.source}: [{self.key}] {text}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that an unknown one may be meant for."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=NEAR)), None)
 
 
 def resolve(path: str, folder: str) -> str:

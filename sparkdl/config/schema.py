@@ -1,13 +1,15 @@
 """Tables into frozen dataclasses and back, strictly: the annotations are the schema.
 
-A field takes the value under its name. Understood are bool, int, float, str, Any, Literal, unions, `X | None` (the key
-is absent), tuple[X, ...], tuple[X, Y], Sequence[X], Mapping[str, X], dataclasses, the abstract types that a Schema is
-told how to choose for, and Annotated[X, mark, ...] with an Interval, PATH or Inline. What does not fit is refused in
-one sentence: `FILE: KEY must be RULE; got VALUE.`
+A field takes the value under its name. Understood are bool, int, float, str, Literal, unions, `X | None` (the key is
+absent), tuple[X, ...], tuple[X, Y], list[X], Sequence[X], Mapping[str, X], dataclasses, the abstract types that a
+Schema is told how to choose for, and Annotated[X, mark, ...] with an Interval, PATH or Inline. Values under any other
+annotation pass as they are. What does not fit is refused in one sentence: `FILE: KEY must be RULE; got VALUE.`
 """
 
 from __future__ import annotations
 
+import math
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -22,13 +24,14 @@ __all__ = ["PATH", "Codec", "Inline", "Named", "Schema", "Slot", "arms", "rule",
 T = TypeVar("T")
 
 PATH = "path"  # mark of a string that names a file or folder; see `resolve`
+LISTS, TABLES = (tuple, list, Sequence), (dict, Mapping)
 NOUNS: dict[Any, tuple[str, str]] = {
+    Any: ("a value", "values"),
     bool: ("true or false", "booleans"),
     float: ("a number", "numbers"),
     int: ("an integer", "integers"),
     str: ("a string", "strings"),
 }
-LARGEST = 1.7e308
 
 
 class Inline(NamedTuple):
@@ -86,8 +89,8 @@ class Schema:
     def convert(self, kind: Any, value: Any, where: Where) -> Any:
         """The value as its annotation says. Errors: ConfigError."""
         plain, marks = split(kind)
-        if plain in self.choices:
-            return self._choose(self.choices[plain], value, where)
+        if choice := self._choice(kind):
+            return self._choose(choice, value, where)
         origin, args = get_origin(plain), get_args(plain)
         if origin in (Union, types.UnionType):
             return self._convert_union(kind, value, where)
@@ -95,16 +98,17 @@ class Schema:
             raise where.must_be(rule(kind), value)
         if is_dataclass(plain):
             return self.build(plain, value, where)  # type: ignore[arg-type]
-        if origin in (tuple, Sequence):
+        if origin in LISTS:
             kinds = args[:1] * len(value) if _any_length(plain) else args
-            return tuple(self.convert(k, v, where.at(i)) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
-        if origin is Mapping:
+            items = (self.convert(k, v, where.at(i)) for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+            return list(items) if origin is list else tuple(items)
+        if origin in TABLES:
             return {key: self.convert(args[1], item, where.at(key)) for key, item in value.items()}
         return _limited(plain, marks, value, where)
 
     def dump(self, value: Any, kind: Any = Any) -> Any:
         """The table (or plain value) that `convert` makes this value from; keys that hold None are left out."""
-        choice = next((self.choices[arm] for arm in arms(kind) if arm in self.choices), None)
+        choice = next((choice for arm in arms(kind) if (choice := self._choice(arm))), None)
         if isinstance(choice, Codec):
             return choice.write(value)
         if choice is not None:
@@ -128,6 +132,9 @@ class Schema:
                 table[name] = self.dump(held, slot.kind)
         return table
 
+    def _choice(self, kind: Any) -> Named | Codec | None:
+        return self.choices.get(split(kind)[0])
+
     def _choose(self, choice: Named | Codec, value: Any, where: Where) -> Any:
         if isinstance(choice, Codec):
             return choice.read(value, where)
@@ -143,10 +150,10 @@ class Schema:
 
     def _convert_union(self, kind: Any, value: Any, where: Where) -> Any:
         # The first arm that takes the value. Where only one could be meant, its error says most.
-        open_arms = [arm for arm in arms(kind) if arm in self.choices or _fits(split(arm)[0], value)]
-        if len(open_arms) == 1 and (open_arms[0] in self.choices or isinstance(value, Mapping | list | tuple)):
-            return self.convert(open_arms[0], value, where)
-        for arm in open_arms:
+        fitting = [arm for arm in arms(kind) if self._choice(arm) or _fits(split(arm)[0], value)]
+        if len(fitting) == 1 and (self._choice(fitting[0]) or isinstance(value, Mapping | list | tuple)):
+            return self.convert(fitting[0], value, where)
+        for arm in fitting:
             try:
                 return self.convert(arm, value, where)
             except ConfigError:
@@ -159,15 +166,24 @@ def slots(cls: type) -> dict[str, Slot]:
     return dict(_walk(cls, (), "", None))
 
 
+def arms(kind: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, each with the union's marks; a kind that is none is its only one."""
+    plain, marks = split(kind)
+    if get_origin(plain) not in (Union, types.UnionType):
+        return (kind,)
+    plain_arms = (arm for arm in get_args(plain) if arm is not type(None))
+    return tuple(Annotated[(arm, *marks)] if marks else arm for arm in plain_arms)
+
+
 def rule(kind: Any) -> str:
     """What a value must be, in words: "an integer >= 1", "a list of strings"."""
     plain, marks = split(kind)
     origin, args = get_origin(plain), get_args(plain)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(rule(Annotated[(arm, *marks)] if marks else arm) for arm in arms(plain)))
+        return " or ".join(dict.fromkeys(map(rule, arms(kind))))
     if origin is Literal:
         return one_of(args)
-    if origin in (tuple, Sequence):
+    if origin in LISTS:
         return f"a list of {'' if _any_length(plain) else f'{len(args)} '}{_plural(args[0])}"
     noun = "a path" if PATH in marks else NOUNS.get(plain, ("a table", ""))[0]
     return noun + _limits(marks)
@@ -208,38 +224,27 @@ def _assemble(cls: type[T], values: Mapping[tuple[str, ...], Any], path: tuple[s
         raise where.placed(e, slots(cls)) from e
 
 
-def arms(kind: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, each with the union's marks; a kind that is none is its only one."""
-    plain, marks = split(kind)
-    if get_origin(plain) not in (Union, types.UnionType):
-        return (kind,)
-    arms = (arm for arm in get_args(plain) if arm is not type(None))
-    return tuple(Annotated[(arm, *marks)] if marks else arm for arm in arms)
-
-
 def _fits(plain: Any, value: Any) -> bool:
     """Whether the value is of the annotation's outer type."""
     origin = get_origin(plain)
-    if plain is Any:
-        return True
     if plain in (int, float):
         return isinstance(value, int if plain is int else (int, float)) and not isinstance(value, bool)
     if plain in (bool, str):
         return isinstance(value, plain)
     if origin is Literal:
         return any(type(value) is type(arg) and value == arg for arg in get_args(plain))
-    if origin in (tuple, Sequence):
+    if origin in LISTS:
         return isinstance(value, list | tuple) and (_any_length(plain) or len(value) == len(get_args(plain)))
-    return isinstance(value, Mapping) and (origin is Mapping or is_dataclass(plain))
+    return isinstance(value, Mapping) or not (origin in TABLES or is_dataclass(plain))
 
 
 def _any_length(plain: Any) -> bool:
-    return get_origin(plain) is Sequence or get_args(plain)[-1] is Ellipsis
+    return get_origin(plain) is not tuple or get_args(plain)[-1] is Ellipsis
 
 
 def _limited(plain: Any, marks: Iterable[Any], value: Any, where: Where) -> Any:
     """A plain value within its limits."""
-    if plain is float and not abs(value) <= LARGEST:  # NaN, infinities, integers beyond any float
+    if plain is float and not abs(value) <= sys.float_info.max:  # NaN, infinities, integers beyond any float
         raise where.must_be("a finite number", value)
     if (PATH in marks and not value) or not all(value in mark for mark in marks if isinstance(mark, Interval)):
         raise where.must_be(rule(Annotated[(plain, *marks)]), value)
@@ -254,7 +259,7 @@ def _limits(marks: Iterable[Any]) -> str:
     for mark in marks:
         if isinstance(mark, Interval):
             low, high = (">=", ">")[mark.ends[0] == "("], ("<=", "<")[mark.ends[1] == ")"]
-            words += [f"{sign} {end:g}" for sign, end in ((low, mark.low), (high, mark.high)) if abs(end) <= LARGEST]
+            words += [f"{sign} {end:g}" for sign, end in ((low, mark.low), (high, mark.high)) if math.isfinite(end)]
     return f" {' and '.join(words)}" if words else ""
 
 

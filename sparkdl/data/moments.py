@@ -26,7 +26,7 @@ class ExactSum:
     def add(self, v: Array) -> None:
         """Add the rows of v (N, D) float64, which is overwritten. v must be finite."""
         while (top := np.abs(v).max(initial=0.0)) > 0.0:
-            k = int(np.frexp(top)[1]) // DIGIT
+            k = (int(np.frexp(top)[1]) - 1) // DIGIT  # top >= 2^(DIGIT k), so that some q is not 0
             q = np.rint(_shift(v, -DIGIT * k))
             v -= _shift(q, DIGIT * k)  # exact: both are multiples of v's last place
             self._add_digit(k, q.sum(axis=0).astype(np.int64))  # exact: below 2^53 for fewer than 2^22 rows

@@ -60,6 +60,23 @@ class SparkShards:
         """Remove the files, by a job that goes where they are, and forget the handles."""
         _clean(self.rdd, self._folder)
 
+    def rebuild(self) -> None:
+        """Write every shard anew, from the shuffle or the source, where a task has not found one where it ran.
+
+        Errors: TrainingError where the rows are no longer the same.
+        """
+        self.rdd.unpersist(blocking=True)
+        self.rdd.persist(StorageLevel.MEMORY_AND_DISK)
+        handles = tuple(sorted(self.rdd.collect()))
+        for old, new in zip(self.handles, handles, strict=True):
+            if [p[1:] for p in (old.train, old.valid)] != [p[1:] for p in (new.train, new.valid)]:
+                raise TrainingError(
+                    f"shard {old.part} was lost, and its source has changed since: {old.train.rows:,} training and "
+                    f"{old.valid.rows:,} validation rows then, {new.train.rows:,} and {new.valid.rows:,} now (or others). "
+                    "Start again, on data that stay as they are."
+                )
+        self.handles = handles
+
     def __enter__(self) -> SparkShards:
         return self
 
@@ -181,8 +198,9 @@ def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
 
 
 def _serialized(rows: pa.RecordBatch) -> bytes:
+    """A self-describing Arrow stream; compressed, since each byte is copied some ten times on its way through the JVM."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as out:
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
         out.write_batch(rows)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 

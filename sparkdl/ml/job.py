@@ -52,7 +52,9 @@ class Outcome(NamedTuple):
 def train(config: Config, spark: SparkSession | None, on_start: Callable[[str], None] = log.info) -> Outcome:
     """Train, test and save as the configuration says; without a session on threads of this process.
 
-    on_start hears the table of layers before the first step. Errors: ConfigError before any work where the output exists and may not be overwritten; those of `fit`.
+    on_start hears the table of layers before the first step.
+
+    Errors: ConfigError before any work where the output exists and may not be overwritten; those of `fit`.
     """
     data, output = config.data, config.output
     _check_output(config)
@@ -90,7 +92,9 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[str], 
     return Outcome(model, figures, output.model, metrics_path)
 
 
-def read(spark: SparkSession | None, path: str, form: str | None = None, options: Mapping[str, Any] | None = None) -> Any:
+def read(
+    spark: SparkSession | None, path: str, form: str | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
     """The rows at path: a DataFrame, or without a session the path itself. Errors: DataError where there are none."""
     if spark is None:
         return path

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.functions import arrow_udf
 
 from sparkdl.data import DataInfo, packed_rows, resolve
 from sparkdl.data.spark import packing_of
@@ -60,30 +60,31 @@ class Scorer:
             y = np.concatenate([1 - y, y], axis=1)
         return _column(yes, usable), _column(y.astype(np.float64), usable)
 
-    def schema(self, prediction: str, probability: str) -> T.StructType:
-        """Types of the new columns."""
+    @property
+    def schema(self) -> T.StructType:
+        """Types of `prediction` and, where there are any, `probability`."""
         labels = self.data.labels
         vector = T.ArrayType(T.DoubleType(), False)
         wide = labels is None and self.model.out_shape not in ((1,), ())
         kind = vector if wide else LABEL_TYPES[float if labels is None else labels.type]
-        fields = [T.StructField(prediction, kind)]
-        if self.probabilistic:
-            fields.append(T.StructField(probability, vector))
-        return T.StructType(fields)
+        fields = [T.StructField("prediction", kind)]
+        return T.StructType([*fields, *([T.StructField("probability", vector)] if self.probabilistic else [])])
 
 
 def transform(df: DataFrame, scorer: Scorer, prediction: str, probability: str) -> DataFrame:
     """df with the scorer's columns added; see `TrainedModel.transform`."""
-    schema = scorer.schema(prediction, probability)
-    for name in schema.names:
+    names = dict(zip(scorer.schema.names, (prediction, probability), strict=False))
+    for name in names.values():
         if name in df.columns:
             raise DataError(f"column {name!r} is in the data already. Drop it, or choose another name for the new one.")
     spec = scorer.data.scoring_spec
     packing_of(df, spec)  # a column that does not fit fails here, not in a task
     shared = df.sparkSession.sparkContext.broadcast(scorer)
-    score = F.arrow_udf(functools.partial(_score, shared), schema)  # type: ignore[call-overload]
+    udf: Any = arrow_udf  # its overloads leave struct types out
+    score = udf(_scoring(shared), scorer.schema)
     scored = df.withColumn(RESULT, score(F.struct(*(_feature(df, name) for name in spec.columns))))
-    return scored.select(*map(_col, df.columns), *(F.col(f"{RESULT}.{_quoted(name)}") for name in schema.names))
+    new = (F.col(f"{RESULT}.{inner}").alias(name) for inner, name in names.items())
+    return scored.select(*map(_col, df.columns), *new)
 
 
 def _feature(df: DataFrame, name: str) -> Column:
@@ -101,11 +102,14 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _score(shared: Any, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    scorer: Scorer = shared.value
-    for rows in batches:
-        columns = [c for c in scorer.score(pa.RecordBatch.from_struct_array(rows)) if c is not None]
-        yield pa.StructArray.from_arrays(columns, names=["prediction", "probability"][: len(columns)])
+def _scoring(shared: Any) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    def score(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        scorer: Scorer = shared.value
+        for rows in batches:
+            columns = [c for c in scorer.score(pa.RecordBatch.from_struct_array(rows)) if c is not None]
+            yield pa.StructArray.from_arrays(columns, names=["prediction", "probability"][: len(columns)])
+
+    return score  # a function: Spark reads the kind of the UDF off its annotations
 
 
 def _column(values: Array, usable: Array) -> pa.Array:

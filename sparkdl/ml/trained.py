@@ -65,9 +65,13 @@ class TrainedModel:
         """Loss and metrics over labelled data (a DataFrame, a pyarrow Table or a path), each row counting once."""
         info = self.data
         chosen = MetricSet(self.model.loss, self.metrics, self.model.out_shape)
-        with spooled(
-            data, info.evaluation_spec, labels=info.labels, preprocess=info.preprocess, workers=workers
-        ) as (backend, shards), backend.share((self.model, self.params, shards.info, chosen)) as shared:
+        with (
+            spooled(data, info.evaluation_spec, labels=info.labels, preprocess=info.preprocess, workers=workers) as (
+                backend,
+                shards,
+            ),
+            backend.share((self.model, self.params, shards.info, chosen)) as shared,
+        ):
             depth = max(1, math.ceil(math.log2(len(shards.handles)) / 4))
             part = backend.tree_aggregate(shards, functools.partial(_score, shared), Part.plus, depth)
         return chosen.results(part.metrics)

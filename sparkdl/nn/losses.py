@@ -133,9 +133,9 @@ class SoftmaxCrossEntropy(Loss):
             loss -= float(w @ (log_p @ c))
             total = on_label + w * c.sum()
         dz = np.exp(log_p) * total.astype(z.dtype)[:, None]
-        dz[at, y] -= on_label.astype(z.dtype)
+        dz[at, y] -= on_label
         if smooth:
-            dz -= np.outer(w, c).astype(z.dtype)
+            dz -= np.outer(w, c)
         return loss, float(weight.sum()), dz
 
 

@@ -52,9 +52,9 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
         for block, taps in _windows(x, dy.shape, win):
             dW[:, :, 0] += np.einsum("nhwijc,nhwc->ijc", taps, dy[block])
         return dW
-    filters = _by_group(dW, groups)
+    grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
-        filters += rows.transpose(0, 2, 1) @ _by_group(dy[block], groups)
+        grouped += rows.transpose(0, 2, 1) @ _by_group(dy[block], groups)
     return dW
 
 
@@ -62,8 +62,8 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
     """dy (N, OH, OW, F), W (kh, kw, C/groups, F), size = (H, W) -> dx (N, H, W, C).
 
     dx is itself a convolution: of dy, at stride 1, with the filters reversed in space and transposed. With a stride,
-    the rows h = start (mod stride) of dx each see their own subset of the filters' rows, and columns likewise, so dx
-    is that of several smaller convolutions, interleaved: nothing is multiplied by the zeros between the strides.
+    rows h = start (mod stride) of dx each see their own subset of the filters' rows, and columns likewise, so dx is
+    several smaller convolutions, interleaved: nothing is multiplied by zeros put between the outputs.
     """
     rows, cols = (
         _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkdl.backends.base import Backend, Remote, Shards
 from sparkdl.data import Handle
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Array
+from sparkdl.optim.fields import Interval, check_fields
 from sparkdl.train import TAIL, Loop, Part, Task, open_worker
 
 __all__ = ["TreeAggregate", "tree_depth"]
@@ -33,11 +34,10 @@ class TreeAggregate:
     The result equals that of one worker on the same data to rounding, whatever the number of workers.
     """
 
-    depth: int = 0
+    depth: int = field(default=0, metadata={"within": Interval(0, math.inf, "[)", integer=True)})
 
     def __post_init__(self) -> None:
-        if self.depth < 0:
-            raise ValueError(f"depth must be an integer >= 0 (0: chosen); got {self.depth}.")
+        check_fields(self)
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task over the shards, one job of the backend for each update and each evaluation."""
@@ -72,8 +72,9 @@ def tree_depth(parts: int, nbytes: int, limit: int | None) -> int:
     fitting = [d for d in depths if limit is None or fan_in[d] * nbytes <= limit]
     if not fitting:
         raise ConfigError(
-            f"A reduction must fit spark.driver.maxResultSize: {fan_in[depths[-1]]} vectors of {nbytes / 2**20:,.1f} MiB "
-            f"exceed its {(limit or 0) / 2**20:,.0f} MiB. Raise the setting, or use a smaller model."
+            f"A reduction must fit spark.driver.maxResultSize: {fan_in[depths[-1]]} vectors of "
+            f"{nbytes / 2**20:,.1f} MiB exceed its {(limit or 0) / 2**20:,.0f} MiB. "
+            "Raise the setting, or use a smaller model."
         )
     return min(fitting, key=lambda d: d * fan_in[d] * nbytes / DRIVER_BYTES_PER_S + (d - 1) * STAGE_S)
 

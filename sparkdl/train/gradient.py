@@ -52,7 +52,7 @@ class ShardWorker:
         self._batches: Any = ()
 
     def gradient(self, params: Array, epoch: int, step: int) -> Part:
-        """Step vector of update `step` of `epoch` over this shard's rows of its minibatches; zeros where it has none."""
+        """Step vector of update `step` of `epoch` over this shard's rows of it; zeros where there are none."""
         task, profile = self.task, Profile() if self.task.training.profile else None
         size = task.model.layout.size
         vec = np.zeros(size + TAIL, params.dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkdl.data import DataInfo, Plan
 from sparkdl.nn import Model
 from sparkdl.optim import Clip, Constant, Optimizer, Schedule
+from sparkdl.optim.fields import COUNT, Interval, check_fields
 from sparkdl.train.metrics import MetricSet
 
 __all__ = ["Task", "Training"]
@@ -23,25 +25,22 @@ class Training:
     weights as they are.
     """
 
-    epochs: int = 10
-    batch_size: int = 32
-    accumulate: int = 1
-    steps_per_epoch: int | None = None
-    validate_every: int = 1
-    seed: int = 0
+    epochs: int = field(default=10, metadata=COUNT)
+    batch_size: int = field(default=32, metadata=COUNT)
+    accumulate: int = field(default=1, metadata=COUNT)
+    steps_per_epoch: int | None = field(default=None, metadata=COUNT)
+    validate_every: int = field(default=1, metadata=COUNT)
+    seed: int = field(default=0, metadata={"within": Interval(0, math.inf, "[)", integer=True)})
     dtype: Literal["float32", "float64"] = "float32"
     clip: Clip = field(default_factory=Clip)
     on_nonfinite: Literal["error", "skip"] = "error"
     profile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be an integer >= 1; got {getattr(self, name)}.")
-        if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
-            raise ValueError(f"steps_per_epoch must be an integer >= 1 or None; got {self.steps_per_epoch}.")
-        if self.seed < 0:
-            raise ValueError(f"seed must be an integer >= 0; got {self.seed}.")
+        check_fields(self)
+        for name, known in (("dtype", ("float32", "float64")), ("on_nonfinite", ("error", "skip"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}.")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,272 @@
+"""Every public layer, loss, optimizer, schedule, strategy and metric once, with the options that make a difference.
+
+The contract tests run over these rows, and meta-tests fail where a public class has none. To add one: a row here.
+Golden files pin what a saved model depends on; after a change that is meant, write them anew: python -m tests.catalogue
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sparkdl import nn, optim
+from sparkdl.nn import zoo
+from sparkdl.strategies import Strategy, TreeAggregate
+from sparkdl.train import metrics
+
+__all__ = [
+    "GOLDEN",
+    "LAYERS",
+    "LOSSES",
+    "METRICS",
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "STRATEGIES",
+    "LayerCase",
+    "LossCase",
+    "MetricCase",
+    "OptimizerCase",
+    "ScheduleCase",
+    "StrategyCase",
+    "golden_layers",
+]
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@dataclass(frozen=True)
+class LayerCase:
+    """A layer and the shape of one input sample."""
+
+    id: str
+    layer: nn.Layer
+    in_shape: nn.Shape
+
+
+@dataclass(frozen=True)
+class LossCase:
+    """A loss, the shape of one output sample, and targets (rng, rows) -> y for it."""
+
+    id: str
+    loss: nn.Loss
+    out_shape: nn.Shape
+    make_targets: Callable[[np.random.Generator, int], nn.Array]
+
+
+@dataclass(frozen=True)
+class OptimizerCase:
+    """An optimizer."""
+
+    id: str
+    optimizer: optim.Optimizer
+
+
+@dataclass(frozen=True)
+class ScheduleCase:
+    """A learning rate schedule."""
+
+    id: str
+    schedule: optim.Schedule
+
+
+@dataclass(frozen=True)
+class StrategyCase:
+    """A strategy that gives the same weights as one worker does."""
+
+    id: str
+    strategy: Strategy
+
+
+@dataclass(frozen=True)
+class MetricCase:
+    """A metric with a loss it goes with, the shape of one output sample, and targets (rng, rows) -> y."""
+
+    id: str
+    metric: metrics.Metric
+    loss: nn.Loss
+    out_shape: nn.Shape
+    make_targets: Callable[[np.random.Generator, int], nn.Array]
+
+
+def _labels(rng: np.random.Generator, rows: int) -> nn.Array:
+    return rng.integers(0, 4, rows)
+
+
+def _labels_or_ignored(rng: np.random.Generator, rows: int) -> nn.Array:
+    return rng.integers(-1, 4, rows)
+
+
+def _binary(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
+    return lambda rng, rows: rng.integers(0, 2, (rows, *shape))
+
+
+def _values(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
+    return lambda rng, rows: 2 * rng.standard_normal((rows, *shape))
+
+
+_IMAGE = (6, 5, 4)
+_BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
+
+LAYERS = [
+    LayerCase("dense", nn.Dense(4), (3,)),
+    LayerCase("dense-no-bias", nn.Dense(4, bias=False), (3,)),
+    LayerCase("dense-orthogonal", nn.Dense(2, init=nn.Orthogonal(2.0)), (5,)),
+    LayerCase("conv2d", nn.Conv2D(3, 3), _IMAGE),
+    LayerCase("conv2d-no-bias", nn.Conv2D(3, 3, bias=False), _IMAGE),
+    LayerCase("conv2d-valid", nn.Conv2D(3, 3, padding="valid"), _IMAGE),
+    LayerCase("conv2d-stride", nn.Conv2D(3, 3, stride=2), _IMAGE),
+    LayerCase("conv2d-1x1", nn.Conv2D(3, 1), _IMAGE),
+    LayerCase("conv2d-1x1-stride", nn.Conv2D(3, 1, stride=2), _IMAGE),
+    LayerCase("conv2d-rectangular", nn.Conv2D(3, (3, 2), stride=(1, 2), padding=1), _IMAGE),
+    LayerCase("conv2d-explicit-padding", nn.Conv2D(3, 3, padding=((2, 0), (1, 1))), _IMAGE),
+    LayerCase("conv2d-dilation", nn.Conv2D(3, 2, dilation=(2, 3), padding="valid"), _IMAGE),
+    LayerCase("conv2d-groups", nn.Conv2D(6, 3, groups=2), _IMAGE),
+    LayerCase("conv2d-depthwise", nn.Conv2D(8, 3, groups=4), _IMAGE),
+    LayerCase("max_pool2d", nn.MaxPool2D(), _IMAGE),
+    LayerCase("max_pool2d-overlap-same", nn.MaxPool2D(3, stride=2, padding="same"), _IMAGE),
+    LayerCase("max_pool2d-ceil", nn.MaxPool2D((2, 3), ceil_mode=True), _IMAGE),
+    LayerCase("avg_pool2d", nn.AvgPool2D(), _IMAGE),
+    LayerCase("avg_pool2d-overlap-same", nn.AvgPool2D(3, stride=2, padding="same"), _IMAGE),
+    LayerCase("avg_pool2d-ceil-count", nn.AvgPool2D(3, 2, 1, ceil_mode=True, count_include_pad=True), _IMAGE),
+    LayerCase("global_avg_pool", nn.GlobalAvgPool(), _IMAGE),
+    LayerCase("batch_norm", nn.BatchNorm(), (3,)),
+    LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),
+    LayerCase("batch_norm-plain", nn.BatchNorm(affine=False), _IMAGE),
+    LayerCase("relu", nn.ReLU(), _IMAGE),
+    LayerCase("tanh", nn.Tanh(), (3,)),
+    LayerCase("sigmoid", nn.Sigmoid(), (3,)),
+    LayerCase("softmax", nn.Softmax(), (3,)),
+    LayerCase("softmax-image", nn.Softmax(), _IMAGE),
+    LayerCase("log_softmax", nn.LogSoftmax(), (3,)),
+    LayerCase("flatten", nn.Flatten(), _IMAGE),
+    LayerCase("flatten-vector", nn.Flatten(), (3,)),
+    LayerCase("dropout", nn.Dropout(), (7,)),
+    LayerCase("dropout-none", nn.Dropout(0), (7,)),
+    LayerCase("dropout-all", nn.Dropout(1), (7,)),
+    LayerCase("sequential", nn.Sequential([nn.Dense(4), nn.Tanh(), nn.Dense(2)]), (3,)),
+    LayerCase("sequential-empty", nn.Sequential([]), (3,)),
+    LayerCase("residual", nn.Residual(_BOTTLENECK), _IMAGE),
+    LayerCase("residual-shortcut", nn.Residual(nn.Conv2D(3, 3, stride=2), nn.Conv2D(3, 1, stride=2)), _IMAGE),
+    LayerCase("residual-of-identity", nn.Residual(nn.Dropout(0)), (3,)),
+    LayerCase("concat", nn.Concat([nn.Sequential([]), nn.Conv2D(3, 1), _BOTTLENECK]), _IMAGE),
+    LayerCase("concat-single", nn.Concat([nn.Dense(2)]), (3,)),
+    LayerCase(
+        "nested",
+        nn.Sequential([nn.Residual(nn.Concat([nn.Dense(2), nn.Residual(nn.Dense(3))]), nn.Dense(5)), nn.BatchNorm()]),
+        (3,),
+    ),
+    LayerCase("mlp", zoo.mlp((4, 4, 1), 3, hidden=(8, 6), dropout=0.25), (4, 4, 1)),
+    LayerCase("cnn", zoo.cnn((8, 8, 1), 3, filters=(2, 3), hidden=5), (8, 8, 1)),
+    LayerCase("cnn-batch_norm-dropout", zoo.cnn((8, 8, 1), 3, (2, 3), 5, batch_norm=True, dropout=0.5), (8, 8, 1)),
+    LayerCase("lenet5", zoo.lenet5((28, 28, 1), 10), (28, 28, 1)),
+]
+
+_CLASS_WEIGHTS = (0.5, 2.0, 1.0, 3.0)
+LOSSES = [
+    LossCase("softmax_cross_entropy", nn.SoftmaxCrossEntropy(), (4,), _labels),
+    LossCase("softmax_cross_entropy-ignore", nn.SoftmaxCrossEntropy(ignore_index=-1), (4,), _labels_or_ignored),
+    LossCase("softmax_cross_entropy-weights", nn.SoftmaxCrossEntropy(class_weights=_CLASS_WEIGHTS), (4,), _labels),
+    LossCase("softmax_cross_entropy-smoothing", nn.SoftmaxCrossEntropy(label_smoothing=0.1), (4,), _labels),
+    LossCase("softmax_cross_entropy-all", nn.SoftmaxCrossEntropy(-1, _CLASS_WEIGHTS, 0.2), (4,), _labels_or_ignored),
+    LossCase("binary_cross_entropy", nn.BinaryCrossEntropy(), (1,), _binary()),
+    LossCase("binary_cross_entropy-multi-label", nn.BinaryCrossEntropy(), (3,), _binary(3)),
+    LossCase("mse", nn.MSE(), (1,), _values()),
+    LossCase("mse-column", nn.MSE(), (1,), _values(1)),
+    LossCase("mse-image", nn.MSE(), (2, 3), _values(2, 3)),
+    LossCase("mae", nn.MAE(), (3,), _values(3)),
+    LossCase("huber", nn.Huber(), (3,), _values(3)),
+    LossCase("huber-delta", nn.Huber(delta=0.3), (1,), _values()),
+]
+
+OPTIMIZERS = [
+    OptimizerCase("sgd", optim.SGD()),
+    OptimizerCase("sgd-momentum", optim.SGD(momentum=0.9)),
+    OptimizerCase("sgd-nesterov", optim.SGD(momentum=0.9, nesterov=True)),
+    OptimizerCase("sgd-decay", optim.SGD(weight_decay=0.01)),
+    OptimizerCase("sgd-decoupled", optim.SGD(momentum=0.9, weight_decay=0.01, decoupled=True)),
+    OptimizerCase("adagrad", optim.AdaGrad()),
+    OptimizerCase("adagrad-decoupled", optim.AdaGrad(weight_decay=1e-4, decoupled=True)),
+    OptimizerCase("rmsprop", optim.RMSProp()),
+    OptimizerCase("rmsprop-centered", optim.RMSProp(centered=True)),
+    OptimizerCase("rmsprop-momentum", optim.RMSProp(momentum=0.9, weight_decay=0.01, decoupled=True)),
+    OptimizerCase("adam", optim.Adam()),
+    OptimizerCase("adam-decay-all", optim.Adam(weight_decay=0.01, exclude_vectors=False)),
+    OptimizerCase("adamw", optim.AdamW()),
+    OptimizerCase("adamw-exclude", optim.AdamW(exclude=("*/W",))),
+    OptimizerCase("nadam", optim.Nadam()),
+    OptimizerCase("nadam-decoupled", optim.Nadam(weight_decay=0.01, decoupled=True)),
+    OptimizerCase("lars", optim.LARS()),
+    OptimizerCase("lars-no-decay", optim.LARS(weight_decay=0.0)),
+    OptimizerCase("lamb", optim.LAMB()),
+    OptimizerCase("lamb-no-decay", optim.LAMB(weight_decay=0.0)),
+]
+
+SCHEDULES = [
+    ScheduleCase("constant", optim.Constant()),
+    ScheduleCase("step", optim.Step(every=2, gamma=0.5)),
+    ScheduleCase("multi_step", optim.MultiStep(milestones=(1, 3))),
+    ScheduleCase("cosine", optim.Cosine()),
+    ScheduleCase("cosine-floor", optim.Cosine(min_factor=0.1)),
+    ScheduleCase("polynomial", optim.Polynomial()),
+    ScheduleCase("polynomial-square", optim.Polynomial(power=2.0, end_factor=0.1)),
+    ScheduleCase("one_cycle", optim.OneCycle()),
+    ScheduleCase("on_plateau", optim.OnPlateau(patience=2)),
+    ScheduleCase("on_plateau-max", optim.OnPlateau(patience=1, mode="max", min_delta=0.1)),
+    ScheduleCase("warm_up", optim.WarmUp(steps=5)),
+    ScheduleCase("warm_up-none", optim.WarmUp()),
+    ScheduleCase("warm_up-cosine", optim.WarmUp(epochs=1, then=optim.Cosine())),
+]
+
+STRATEGIES = [
+    StrategyCase("tree_aggregate", TreeAggregate()),
+    StrategyCase("tree_aggregate-depth1", TreeAggregate(depth=1)),
+    StrategyCase("tree_aggregate-depth2", TreeAggregate(depth=2)),
+]
+
+_SOFTMAX, _LOGIT, _MSE = nn.SoftmaxCrossEntropy(), nn.BinaryCrossEntropy(), nn.MSE()
+METRICS = [
+    MetricCase("accuracy", metrics.Accuracy(), _SOFTMAX, (4,), _labels),
+    MetricCase("accuracy-ignore", metrics.Accuracy(), nn.SoftmaxCrossEntropy(-1), (4,), _labels_or_ignored),
+    MetricCase("accuracy-logit", metrics.Accuracy(), _LOGIT, (1,), _binary()),
+    MetricCase("accuracy-multi-label", metrics.Accuracy(), _LOGIT, (3,), _binary(3)),
+    MetricCase("top_k", metrics.TopK(2), _SOFTMAX, (4,), _labels),
+    MetricCase("top_1-logit", metrics.TopK(1), _LOGIT, (1,), _binary(1)),
+    MetricCase("precision", metrics.Precision(), _SOFTMAX, (4,), _labels),
+    MetricCase("precision-micro", metrics.Precision("micro"), _SOFTMAX, (4,), _labels),
+    MetricCase("precision-binary", metrics.Precision("binary"), _LOGIT, (1,), _binary()),
+    MetricCase("recall", metrics.Recall(), _SOFTMAX, (4,), _labels),
+    MetricCase("recall-micro-ignore", metrics.Recall("micro"), nn.SoftmaxCrossEntropy(-1), (4,), _labels_or_ignored),
+    MetricCase("recall-binary", metrics.Recall("binary"), _LOGIT, (1,), _binary()),
+    MetricCase("f1", metrics.F1(), _SOFTMAX, (4,), _labels),
+    MetricCase("f1-micro", metrics.F1("micro"), _SOFTMAX, (4,), _labels),
+    MetricCase("f1-binary", metrics.F1("binary"), _SOFTMAX, (2,), _binary()),
+    MetricCase("confusion_matrix", metrics.ConfusionMatrix(), _SOFTMAX, (4,), _labels),
+    MetricCase("confusion_matrix-logit", metrics.ConfusionMatrix(), _LOGIT, (1,), _binary()),
+    MetricCase("auc", metrics.AUC(), _SOFTMAX, (2,), _binary()),
+    MetricCase("auc-logit", metrics.AUC(bins=64), _LOGIT, (1,), _binary()),
+    MetricCase("mse", metrics.MSE(), _MSE, (1,), _values()),
+    MetricCase("mse-image", metrics.MSE(), nn.Huber(), (2, 3), _values(2, 3)),
+    MetricCase("mse-logit", metrics.MSE(), _LOGIT, (1,), _binary()),
+    MetricCase("mae", metrics.MAE(), _MSE, (3,), _values(3)),
+    MetricCase("r2", metrics.R2(), _MSE, (1,), _values()),
+    MetricCase("r2-vector", metrics.R2(), nn.MAE(), (3,), _values(3)),
+]
+
+
+def golden_layers() -> dict[str, dict[str, list[int]]]:
+    """Row -> parameter name -> shape, in the order of the flat vector: what `golden/layers.json` pins."""
+    layouts = {case.id: nn.Layout(case.layer.specs(case.in_shape)) for case in LAYERS}
+    return {name: {key: list(shape) for key, shape in layout.shapes().items()} for name, layout in layouts.items()}
+
+
+def _write_golden() -> None:
+    rows = (f'  "{name}": {json.dumps(shapes)}' for name, shapes in golden_layers().items())
+    (GOLDEN / "layers.json").write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _write_golden()
