@@ -39,7 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": python_path(),
         "spark.local.dir": scratch / "local",
-        "spark.log.level": "ERROR",
+        "spark.log.level": "OFF",
         "spark.sql.shuffle.partitions": 3,
         "spark.sql.warehouse.dir": scratch / "warehouse",
         "spark.ui.enabled": False,

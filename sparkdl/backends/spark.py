@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from sparkdl.backends.base import Remote, Shards
 from sparkdl.backends.spark_errors import is_missing_shard, own_error, readable_errors
 from sparkdl.backends.spark_files import files_for
+from sparkdl.backends.spark_shared import share
 from sparkdl.data import Handle
 from sparkdl.data.spark import SparkShards
 from sparkdl.train.files import Files
@@ -51,11 +52,11 @@ class SparkBackend:
     @contextmanager
     def share(self, value: T) -> Iterator[Remote[T]]:
         """A Spark broadcast that is destroyed, its files with it, when the context closes."""
-        broadcast = self._context.broadcast(value)
+        shared = share(self._context, value)
         try:
-            yield broadcast
+            yield shared
         finally:
-            broadcast.destroy()
+            shared.destroy()
 
     def tree_aggregate(self, shards: Shards, fn: Callable[[Handle], T], plus: Callable[[T, T], T], depth: int) -> T:
         """As `Backend.tree_aggregate`."""

@@ -14,8 +14,8 @@ from sparkdl.data.findings import Array
 
 __all__ = ["Handle", "Piece", "Rows", "Shard", "ShardMissing"]
 
-RESIDENT_BYTES = 64 << 20  # mapped pages a shard may keep in the process's memory
-FAULT_BYTES = 64 << 10  # what the kernel may map around a row that is touched
+RESIDENT_BYTES = 64 << 20  # of a mapped file that may stay in the process's memory
+FAULT_BYTES = 2 << 20  # the most that the kernel maps when one row is touched: a huge page
 
 
 class ShardMissing(Exception):
@@ -57,7 +57,8 @@ class Shard:
 
     def __init__(self, piece: Piece) -> None:
         self.rows = piece.rows
-        self._touched = 0
+        self._touched = 0  # bytes that may have been mapped since the last look
+        self._others = _mapped_bytes()
         self._map: mmap.mmap | None = None
         self._batches: list[dict[str, Any]] = []
         if self.rows:
@@ -97,7 +98,7 @@ class Shard:
                 rows = place[here] - self._starts[i]
                 for name, column in out.items():
                     column[here] = _pick(batch[name], rows)
-        self._release(len(place) * (out["x"][:1].nbytes + FAULT_BYTES))
+                self._release(min(len(here) * FAULT_BYTES, len(self._map or b"") // len(self._batches)))
         return Rows(out["x"], out["y"], out.get("w"))
 
     def chunks(self, rows: int) -> Iterator[Rows]:
@@ -133,12 +134,23 @@ class Shard:
         return np.concatenate([np.empty(0, np.uint64), *(b["h"] for b in self._batches)])
 
     def _release(self, touched: int) -> None:
-        """Count bytes touched; beyond RESIDENT_BYTES forget the pages (they stay in the kernel's cache)."""
+        """Forget the mapped pages where too many have become resident; they stay in the kernel's cache."""
         self._touched += touched
-        if self._touched > RESIDENT_BYTES and self._map is not None:
-            if len(self._map) > RESIDENT_BYTES and hasattr(mmap, "MADV_DONTNEED"):
-                self._map.madvise(mmap.MADV_DONTNEED)
-            self._touched = 0
+        if self._touched < RESIDENT_BYTES // 2 or self._map is None or len(self._map) <= RESIDENT_BYTES:
+            return
+        self._touched = 0
+        if _mapped_bytes() - self._others > RESIDENT_BYTES:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._others = _mapped_bytes()
+
+
+def _mapped_bytes() -> int:
+    """Bytes of files that are resident in this process; 0 where the system does not tell, and nothing is forgotten."""
+    try:
+        with open("/proc/self/statm", "rb") as f:
+            return int(f.read().split()[2]) * mmap.PAGESIZE
+    except OSError:
+        return 0
 
 
 def _view(field: pa.Field, values: pa.Array) -> Any:

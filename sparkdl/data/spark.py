@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError
 from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
@@ -69,11 +69,12 @@ class SparkShards:
         self.rdd.persist(StorageLevel.MEMORY_AND_DISK)
         handles = tuple(sorted(self.rdd.collect()))
         for old, new in zip(self.handles, handles, strict=True):
-            if [p[1:] for p in (old.train, old.valid)] != [p[1:] for p in (new.train, new.valid)]:
+            # Sizes of files may differ: they depend on the order in which blocks arrive.
+            if any((a.rows, a.checksum) != (b.rows, b.checksum) for a, b in zip(old[1:3], new[1:3], strict=True)):
                 raise TrainingError(
                     f"shard {old.part} was lost, and its source has changed since: {old.train.rows:,} training and "
-                    f"{old.valid.rows:,} validation rows then, {new.train.rows:,} and {new.valid.rows:,} now (or others). "
-                    "Start again, on data that stay as they are."
+                    f"{old.valid.rows:,} validation rows then, {new.train.rows:,} and {new.valid.rows:,}, or others, "
+                    "now. Start again, on data that stay as they are."
                 )
         self.handles = handles
 
@@ -102,8 +103,7 @@ def spool(
     """
     spec.check_spool(parts, valid_df is not None)
     began, folder = time.monotonic(), f"sparkdl-{uuid.uuid4().hex}"
-    context = df.sparkSession.sparkContext
-    rdd: RDD[Any] = context.parallelize(range(parts), parts)  # where to clean up, until there are handles
+    rdd: RDD[Any] | None = None
     try:
         packing = packing_of(df, spec)
         packed = _packed(df, packing, parts, None if valid_df is None else False)
@@ -115,7 +115,8 @@ def spool(
         handles = tuple(sorted(rdd.collect()))
         info = conclude(handles, packing, labels, preprocess)
     except BaseException as e:
-        _clean(rdd, folder)
+        # Before there are handles, as many tasks as there would have been shards come by most of their places.
+        _clean(df.sparkSession.sparkContext.parallelize(range(parts), parts) if rdd is None else rdd, folder)
         if isinstance(e, (Py4JError, PySparkException)):
             raise _own_error(e) from e
         raise
@@ -134,7 +135,8 @@ def spool(
 def packing_of(df: DataFrame, spec: DataSpec) -> Packing:
     """The spec resolved against a DataFrame's schema; runs no job."""
     check_columns(spec, df.columns)
-    return resolve(spec, _columns(df, spec).limit(0).toArrow().schema)
+    schema = _columns(df, spec).limit(0).toArrow().schema
+    return resolve(spec, pa.schema([f.with_name(name) for f, name in zip(schema, spec.columns, strict=True)]))
 
 
 def readable(error: BaseException) -> str:
@@ -161,7 +163,9 @@ def _own_error(error: Exception) -> Exception:
 
 
 def _columns(df: DataFrame, spec: DataSpec) -> DataFrame:
-    return df.select(*(col("`" + name.replace("`", "``") + "`") for name in spec.columns))
+    """The columns that are read, as c0, c1, ...: Spark's mapInArrow does not take every name that a column may have."""
+    quoted = ("`" + name.replace("`", "``") + "`" for name in spec.columns)
+    return df.select(*(col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
 
 
 def _packed(df: DataFrame, packing: Packing, parts: int, valid: bool | None) -> DataFrame:
@@ -176,7 +180,8 @@ def _pack_task(
     assert context is not None
     held: list[Block] = []
     size = 0
-    for block in pack_batches(batches, packing, parts, context.partitionId(), valid):
+    named = (pa.RecordBatch.from_arrays(batch.columns, packing.spec.columns) for batch in batches)
+    for block in pack_batches(named, packing, parts, context.partitionId(), valid):
         held.append(block)
         size += 0 if block.rows is None else block.rows.nbytes
         if size >= FLUSH_BYTES or block.note is not None:
@@ -198,7 +203,7 @@ def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
 
 
 def _serialized(rows: pa.RecordBatch) -> bytes:
-    """A self-describing Arrow stream; compressed, since each byte is copied some ten times on its way through the JVM."""
+    """A self-describing Arrow stream; compressed, for each byte is copied some ten times on its way through the JVM."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
         out.write_batch(rows)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -103,7 +104,7 @@ def read(
         options = {"header": True, "inferSchema": True, **(options or {})}
     try:
         return spark.read.format(form).options(**(options or {})).load(path)
-    except PySparkException as e:
+    except (Py4JError, PySparkException) as e:
         raise DataError(f"{path} cannot be read as {form}: {readable(e)}") from e
 
 

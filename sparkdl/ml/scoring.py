@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.functions import arrow_udf
 
+from sparkdl.backends.spark_shared import Shared, share
 from sparkdl.data import DataInfo, packed_rows, resolve
 from sparkdl.data.spark import packing_of
 from sparkdl.errors import DataError
@@ -79,7 +80,7 @@ def transform(df: DataFrame, scorer: Scorer, prediction: str, probability: str) 
             raise DataError(f"column {name!r} is in the data already. Drop it, or choose another name for the new one.")
     spec = scorer.data.scoring_spec
     packing_of(df, spec)  # a column that does not fit fails here, not in a task
-    shared = df.sparkSession.sparkContext.broadcast(scorer)
+    shared = share(df.sparkSession.sparkContext, scorer)
     udf: Any = arrow_udf  # its overloads leave struct types out
     score = udf(_scoring(shared), scorer.schema)
     scored = df.withColumn(RESULT, score(F.struct(*(_feature(df, name) for name in spec.columns))))
@@ -102,9 +103,9 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _scoring(shared: Any) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+def _scoring(shared: Shared[Scorer]) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
     def score(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        scorer: Scorer = shared.value
+        scorer = shared.value
         for rows in batches:
             columns = [c for c in scorer.score(pa.RecordBatch.from_struct_array(rows)) if c is not None]
             yield pa.StructArray.from_arrays(columns, names=["prediction", "probability"][: len(columns)])

@@ -62,14 +62,15 @@ class ShardWorker:
         ctx = Ctx(train=True, rng=rng, clock=profile)
         loss = weight = 0.0
         rows = 0
-        for index in self._minibatches(epoch, step):
-            with ctx.span("data"):
-                x, y, w = self.reader.train_batch(index)
-            with ctx.span("compute"):
-                sums, z = task.model.accumulate(params, grad, x, y, w, ctx)
-            with ctx.span("metrics"):
-                task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
-            loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
+        with np.errstate(all="ignore"):  # what is not finite is judged once, after the reduction
+            for index in self._minibatches(epoch, step):
+                with ctx.span("data"):
+                    x, y, w = self.reader.train_batch(index)
+                with ctx.span("compute"):
+                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx)
+                with ctx.span("metrics"):
+                    task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
+                loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
         vec[size:] = loss, weight, rows
         return Part(vec, acc, profile)
 
@@ -77,8 +78,9 @@ class ShardWorker:
         """Metric sums over this shard's validation rows."""
         metrics, model = self.task.metrics, self.task.model
         acc = metrics.zeros()
-        for x, y, w in self.reader.valid_chunks(EVALUATION_ROWS):
-            metrics.update(acc, model.outputs(params, x), y, w)
+        with np.errstate(all="ignore"):
+            for x, y, w in self.reader.valid_chunks(EVALUATION_ROWS):
+                metrics.update(acc, model.outputs(params, x), y, w)
         return Part(np.zeros(0, params.dtype), acc)
 
     def close(self) -> None:

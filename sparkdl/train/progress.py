@@ -21,21 +21,25 @@ class Progress(Callback):
     """A bar that moves with each update, and a line for each finished epoch.
 
     The bar (epoch, loss, samples/s, time left) appears where `stream` is a terminal, or in a notebook that can show
-    widgets; elsewhere, in a log file say, only the lines are written. quiet=True writes nothing.
+    widgets. Elsewhere, in a log file or under spark-submit, which passes output through a pipe, lines are written: for
+    each epoch, and every `interval_s` seconds within a long one. quiet=True writes nothing.
     """
 
-    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False, interval_s: float = 10.0) -> None:
         self.stream = stream  # None: sys.stderr as it is when the fit begins, which notebooks and tests replace
         self.quiet = quiet
+        self.interval_s = interval_s
         self._out: TextIO = sys.stderr
         self._bar: Any = None
         self._started = 0.0
+        self._written = 0.0
         self._first_epoch = 0
 
     def begin(self, run: Run) -> None:
         """The clock starts."""
         self._out = self.stream if self.stream is not None else sys.stderr
-        self._started, self._first_epoch = time.monotonic(), run.epoch
+        self._started = self._written = time.monotonic()
+        self._first_epoch = run.epoch
 
     def step_end(self, run: Run, logs: Logs) -> None:
         """Move the bar."""
@@ -46,6 +50,9 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.set_postfix_str(_step_text(logs), refresh=False)
             self._bar.update()
+        elif time.monotonic() - self._written >= self.interval_s:
+            of = f"/{run.steps_per_epoch}" if run.steps_per_epoch else ""
+            self._write(f"epoch {run.epoch + 1}  step {run.step_in_epoch}{of}  {_step_text(logs)}")
 
     def epoch_end(self, run: Run, logs: Logs) -> None:
         """Write the epoch's line."""
@@ -67,6 +74,7 @@ class Progress(Callback):
     def _write(self, line: str) -> None:
         self._out.write(line + "\n")
         self._out.flush()
+        self._written = time.monotonic()
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -98,9 +98,7 @@ def test_accumulation_equals_one_big_batch(case: StrategyCase, tmp_path: Path) -
     model = train(case, table, 2, accumulate=3, epochs=2)
     small = minibatches(table, model, tmp_path, epochs=2)
     per_epoch = len(small) // 2
-    groups = [
-        small[e * per_epoch :][i : min(i + 3, per_epoch)] for e in range(2) for i in range(0, per_epoch, 3)
-    ]
+    groups = [small[e * per_epoch :][i : min(i + 3, per_epoch)] for e in range(2) for i in range(0, per_epoch, 3)]
     big = [tuple(np.concatenate(part) for part in zip(*group, strict=True)) for group in groups]
     expected = sgd_by_hand(first_weights("float64"), big, LR, MOMENTUM)
     np.testing.assert_allclose(model.params, expected, rtol=0, atol=1e-11)

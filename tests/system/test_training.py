@@ -20,8 +20,8 @@ from sparkdl import nn
 from sparkdl.backends.spark import SparkBackend, tree_sum
 from sparkdl.data import DataSpec
 from sparkdl.data.spark import spool
-from sparkdl.errors import DataError, TrainingError
-from sparkdl.ml import CheckpointPlan, TrainedModel, fit
+from sparkdl.errors import ConfigError, DataError, ModelFormatError, TrainingError
+from sparkdl.ml import CheckpointPlan, TrainedModel, fit, job
 from sparkdl.nn.zoo import cnn
 from sparkdl.optim import SGD, Adam, Cosine
 from sparkdl.strategies import TreeAggregate
@@ -260,8 +260,21 @@ def test_vectors_keep_their_type_through_transform(spark: SparkSession) -> None:
 
 def test_transform_says_what_is_wrong(spark: SparkSession) -> None:
     model = train(spark.createDataFrame(blobs(40)))
-    with pytest.raises(DataError, match="features.*is not in the data"):
+    with pytest.raises(DataError, match="is not in the data"):
         model.transform(spark.range(3).toDF("feature"))
     df = spark.createDataFrame(blobs(4)).withColumn("prediction", F.lit(1))
     with pytest.raises(DataError, match="'prediction' is in the data already"):
         model.transform(df)
+
+
+def test_what_the_jobs_refuse_before_they_write(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.parquet"):
+        job.read(spark, str(tmp_path / "nowhere.parquet"))
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 and then nothing of the kind PAR1")
+    with pytest.raises(DataError, match=r"rows\.parquet"):
+        fit(job.read(spark, str(tmp_path / "rows.parquet")), mlp(), SPEC)
+    with pytest.raises(ModelFormatError, match="is not a model's folder"):
+        sparkdl.load(str(tmp_path))
+    with pytest.raises(ConfigError, match="exists"):
+        job.write(spark.range(3), str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.parquet"]

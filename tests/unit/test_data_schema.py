@@ -71,7 +71,7 @@ def test_settings_that_do_not_go_together_are_refused(options, words):
         ({"features": ("a", "name")}, "column 'name' has type string, but several feature columns must be scalar"),
         (
             {"features": ("a", "x")},
-            r"column 'x' has type list<.*> but several|column 'x' has type list<.*scalar numbers",
+            "column 'x' has type list<.*scalar numbers. Give an array or",
         ),
         ({"features": ("words",)}, r"column 'words' has type list<.*elements must be numbers. Turn strings"),
         ({"features": ("when",)}, r"column 'when' has type timestamp\[us\], but features are numbers"),
@@ -80,7 +80,7 @@ def test_settings_that_do_not_go_together_are_refused(options, words):
         ({"features": ("pixels",), "shape": (4,)}, r"of 2 sizes; got \(4,\)"),
         (
             {"features": ("a", "b"), "shape": (3,)},
-            r"data.shape \(3,\) holds 3 values, but data.features names 2 columns",
+            r"data.shape \(3,\) holds 3 values, but .* names 2 columns",
         ),
         ({"image": "encoded"}, "column 'x' has type list<.*encoded images are one column of bytes"),
         ({"features": ("raw", "a"), "image": "encoded"}, "encoded images are one column"),
@@ -88,7 +88,7 @@ def test_settings_that_do_not_go_together_are_refused(options, words):
         ({"label": "words"}, 'For arrays as targets set data.target = "values"'),
         (
             {"label": "name", "target": "values"},
-            'data.target = "values" needs numbers. Labels of classes take "classes"',
+            'data.target = "values" needs numbers. Labels of',
         ),
         ({"weight": "name"}, "column 'name' has type string, but a weight is a number"),
         ({"valid_column": "b"}, "column 'b' has type int64, but data.valid_column is a boolean column"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def edges(rows, parts, empty=None):
 
 def dealt(plan, cuts, epoch):
     """The global batches as the union of what the parts read, one array of row numbers a step."""
-    mine = [plan.batches(a, b, epoch) for a, b in zip(cuts, cuts[1:], strict=False)]
+    mine = [plan.batches(a, b, epoch) for a, b in pairwise(cuts)]
     return [np.concatenate([m[s] + a for m, a in zip(mine, cuts, strict=False)]) for s in range(plan.steps)]
 
 
@@ -47,13 +48,7 @@ def test_an_empty_shard_takes_part_with_empty_batches():
     assert all(b.dtype == np.int64 for b in batches)
 
 
-@given(
-    rows=st.integers(1, 3000),
-    batch=st.integers(1, 400),
-    epoch=st.integers(0, 5),
-    cut=st.floats(0, 1),
-    seed=st.integers(0),
-)
+@given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 5), st.floats(0, 1), st.integers(0))
 @settings(max_examples=60, deadline=None)
 def test_two_workers_complete_each_other(rows, batch, epoch, cut, seed):
     plan, at = Plan(rows, batch, seed), int(cut * rows)
@@ -66,7 +61,7 @@ def test_two_workers_complete_each_other(rows, batch, epoch, cut, seed):
 @pytest.mark.parametrize(("rows", "batch"), [(60_000, 128), (60_000, 256), (1797, 32), (10_007, 200)])
 def test_each_worker_has_its_share_of_each_batch(rows, batch, parts):
     cuts = np.arange(parts + 1) * rows // parts
-    for a, b in zip(cuts, cuts[1:], strict=False):
+    for a, b in pairwise(cuts):
         sizes = np.array([len(i) for i in Plan(rows, batch, 1).batches(a, b, 0)[:-1]])
         # Two strata at the edges may fall either way in each of at most two rounds that a batch touches.
         assert np.abs(sizes - batch * (b - a) / rows).max() <= 4

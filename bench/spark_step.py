@@ -1,0 +1,165 @@
+"""What Spark costs: a training step against a bare treeAggregate, ingest against df.rdd, memory against its share.
+
+python bench/spark_step.py [--json FILE] [--master local[2]] [--rows N]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from report import Row, alternate, arguments, report
+
+from sparkdl.backends.spark import SparkBackend
+from sparkdl.data import DataSpec, synthetic
+from sparkdl.data.spark import spool
+from sparkdl.ml import fit
+from sparkdl.nn import Model, SoftmaxCrossEntropy
+from sparkdl.nn.zoo import mlp
+from sparkdl.optim import SGD
+from sparkdl.strategies.tree_aggregate import _gradient
+from sparkdl.train import MetricSet, Part, Run, Task, Training
+from sparkdl.train.update import apply_update
+
+SPEC = DataSpec(features=("features",), label="label")
+WORKERS = 2
+RUNS = 7
+SHARE = 64 << 20  # bytes that a worker may keep beside what an idle one has, for the memory row
+
+
+def step_row(spark: SparkSession) -> Row:
+    """One update of a 10 MB model on small minibatches, and rdd.treeAggregate of vectors of its size."""
+    table = pa.Table.from_batches(synthetic(2000, (784,), 10, seed=0))
+    net = mlp((784,), 10, hidden=(1380, 1024))
+    model = Model(net, SoftmaxCrossEntropy(), (784,))
+    backend, context = SparkBackend(spark), spark.sparkContext
+    with spool(spark.createDataFrame(table), SPEC, WORKERS) as shards:
+        training = Training(batch_size=64)
+        metrics = MetricSet(model.loss, (), model.out_shape)
+        task = Task(uuid.uuid4().hex, model, SGD(0.01, momentum=0.9), training, shards.info, metrics)
+        run = Run(model.init(np.random.default_rng(0)))
+        run.opt_state = task.optimizer.init(run.params[: model.layout.num_trainable])
+        vectors = context.parallelize(range(WORKERS), WORKERS).persist()
+        size = model.layout.size
+        with backend.share(task) as shared:
+
+            def ours() -> None:
+                with backend.share(run.params) as params:
+                    fn = partial(_gradient, shared, params, 0, run.step % task.steps_per_epoch)
+                    part = backend.tree_aggregate(shards, fn, Part.plus, 1)
+                apply_update(task, run, part.vec)
+
+            def rival() -> None:
+                vectors.treeAggregate(None, partial(_add_ones, size), _add)
+
+            seconds = alternate(ours, rival, RUNS)
+    return Row.less_is_better(f"step of a {size * 4 / 1e6:.0f} MB model vs bare treeAggregate", *seconds, "s")
+
+
+def _add_ones(size: int, total: Any, _: int) -> Any:
+    return _add(total, np.ones(size, np.float32))
+
+
+def _add(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else np.add(a, b, out=a)
+
+
+def ingest_row(spark: SparkSession, rows: int, folder: Path) -> Row:
+    """A DataFrame of images as lists of bytes into one file a worker, by spooling and through df.rdd."""
+    path = str(folder / "images")
+    rng = np.random.default_rng(0)
+    pixels = pa.FixedSizeListArray.from_arrays(pa.array(rng.integers(0, 256, rows * 784).astype(np.int16)), 784)
+    table = pa.table({"features": pixels.cast(pa.list_(pa.int16())), "label": rng.integers(0, 10, rows)})
+    spark.createDataFrame(table).repartition(4).write.parquet(path)
+    df = spark.read.parquet(path)
+
+    def ours() -> None:
+        with closing(_Closing(spool(df, SPEC, WORKERS))):
+            pass
+
+    def rival() -> None:
+        df.rdd.repartition(WORKERS).mapPartitionsWithIndex(partial(_write, str(folder))).count()
+
+    return Row.less_is_better(f"ingest of {rows:,} rows of 784 vs df.rdd", *alternate(ours, rival, 3), "s")
+
+
+class _Closing:
+    def __init__(self, shards: Any) -> None:
+        self.close = shards.delete
+
+
+def _write(folder: str, part: int, rows: Iterator[Any]) -> Iterator[int]:
+    items = list(rows)
+    np.save(f"{folder}/{part}-x.npy", np.array([r.features for r in items], np.int16))
+    np.save(f"{folder}/{part}-y.npy", np.array([r.label for r in items]))
+    yield len(items)
+
+
+def memory_row(spark: SparkSession, folder: Path) -> Row:
+    """Most memory that any worker held of its own while training on shards of 4 x SHARE, and SHARE."""
+    width = 1024
+    rows = WORKERS * 4 * SHARE // (4 * width)
+    path = str(folder / "large")
+    spark.range(0, rows, numPartitions=8).selectExpr(
+        f"transform(sequence(0, {width - 1}), i -> cast(hash(id, i) as float) / 2147483648.0f) as features",
+        "cast(id % 2 as int) as label",
+    ).write.parquet(path)
+    net = mlp((width,), 2, hidden=(16,))
+    before = _peak(spark)
+    training = Training(epochs=2, batch_size=4096)
+    fit(spark.read.parquet(path), net, SPEC, training=training, workers=WORKERS)
+    held = _peak(spark) - before
+    name = f"worker memory on shards of {4 * SHARE >> 20} MiB vs a share of {SHARE >> 20} MiB"
+    return Row.less_is_better(name, held / 2**20, SHARE / 2**20, "MiB")
+
+
+def _peak(spark: SparkSession) -> int:
+    """Highest resident bytes that a living worker has seen (VmHWM: mapped files count too)."""
+    return max(spark.sparkContext.parallelize(range(8), 8).map(_high_water).collect())
+
+
+def _high_water(_: int) -> int:
+    time.sleep(0.2)  # so that every worker gets one
+    with open("/proc/self/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--rows", type=int, default=30_000, help="of the ingest trial")
+    args = parser.parse_args()
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    spark = (
+        SparkSession.builder.master(args.master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        report(
+            [step_row(spark), ingest_row(spark, args.rows, folder), memory_row(spark, folder)],
+            args.json,
+        )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
