@@ -19,7 +19,9 @@ def main(args: argparse.Namespace) -> int:
     overrides = [*args.set, *(["training.profile=true"] if args.profile else [])]
     config = load(args.conf, overrides)
     spark = None if config.training.master == "threads" else session("sparkdl train")
-    outcome = job.train(config, spark, on_start=print)
+    if args.verbose:
+        print(job.settings(config))
+    outcome = job.train(config, spark, on_start=lambda task: print(job.tables(task, args.verbose)))
     if outcome.model.profile is not None:
         print(outcome.model.profile.table())
     print(outcome.report())

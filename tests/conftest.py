@@ -28,7 +28,7 @@ def python_path() -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of the whole run: two local task slots, bound to loopback, nothing written into the project."""
+    """The session of the whole run: two local task slots, two tries a task, nothing written into the project."""
     from pyspark.sql import SparkSession
 
     os.environ.pop("SPARK_HOME", None)  # another Spark's jars must not be mixed with this pyspark
@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
     }
-    builder = SparkSession.builder.master("local[2]").appName("sparkdl tests")
+    builder = SparkSession.builder.master("local[2,2]").appName("sparkdl tests")
     for key, value in settings.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     session = builder.getOrCreate()

@@ -25,6 +25,8 @@ from pyspark import RDD, StorageLevel, TaskContext
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from sparkdl.data.info import DataInfo, conclude
 from sparkdl.data.labels import LabelMap
@@ -135,8 +137,7 @@ def spool(
 def packing_of(df: DataFrame, spec: DataSpec) -> Packing:
     """The spec resolved against a DataFrame's schema; runs no job."""
     check_columns(spec, df.columns)
-    schema = _columns(df, spec).limit(0).toArrow().schema
-    return resolve(spec, pa.schema([f.with_name(name) for f, name in zip(schema, spec.columns, strict=True)]))
+    return resolve(spec, to_arrow_schema(StructType([df.schema[name] for name in spec.columns])))
 
 
 def readable(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -13,17 +14,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkdl.backends.spark_errors import readable_errors
-from sparkdl.config import Config, DataConfig, digest
+from sparkdl.config import Config, DataConfig, digest, to_dict
 from sparkdl.data import synthetic
 from sparkdl.data.spark import readable
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.ml.fitting import CheckpointPlan, fit
 from sparkdl.ml.trained import TrainedModel, files_at
-from sparkdl.nn import summary
-from sparkdl.train import Callback, HistoryFile, Progress, TimeBudget
+from sparkdl.nn import parameter_table, summary
+from sparkdl.train import Callback, HistoryFile, Progress, Task, TimeBudget
 from sparkdl.train.files import write_json
 
-__all__ = ["Outcome", "read", "train", "write"]
+__all__ = ["Outcome", "read", "settings", "tables", "train", "write"]
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,24 @@ class Outcome(NamedTuple):
         return "\n".join([*lines, *(f"{what}: {path}" for what, path in places if path is not None)])
 
 
-def train(config: Config, spark: SparkSession | None, on_start: Callable[[str], None] = log.info) -> Outcome:
+def settings(config: Config) -> str:
+    """Every setting of a configuration, one a line, as --set takes them."""
+    return "\n".join(
+        f"{section}.{key} = {json.dumps(value)}"
+        for section, table in to_dict(config).items()
+        for key, value in table.items()
+    )
+
+
+def tables(task: Task, parameters: bool = False) -> str:
+    """The table of layers and, if asked for, that of parameters."""
+    return summary(task.model) + (f"\n\n{parameter_table(task.model)}" if parameters else "")
+
+
+def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task], None] | None = None) -> Outcome:
     """Train, test and save as the configuration says; without a session on threads of this process.
 
-    on_start hears the table of layers before the first step.
+    on_start hears of the task before the first step.
 
     Errors: ConfigError before any work where the output exists and may not be overwritten; those of `fit`.
     """
@@ -74,7 +89,7 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[str], 
         strategy=config.strategy,
         metrics=settings.metrics,
         callbacks=_callbacks(config),
-        on_start=lambda task: on_start(summary(task.model)),
+        on_start=on_start,
         checkpoints=None if checkpoint.folder is None else _plan(config),
         weights=config.model.weights,
         workers=settings.workers,

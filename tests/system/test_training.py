@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,8 @@ from reference import blobs, mlp, tolerance
 
 import sparkdl
 from sparkdl import nn
-from sparkdl.backends.spark import SparkBackend, tree_sum
+from sparkdl.backends.spark import tree_sum
 from sparkdl.data import DataSpec
-from sparkdl.data.spark import spool
 from sparkdl.errors import ConfigError, DataError, ModelFormatError, TrainingError
 from sparkdl.ml import CheckpointPlan, TrainedModel, fit, job
 from sparkdl.nn.zoo import cnn
@@ -161,22 +163,65 @@ def test_a_worker_s_exception_reaches_the_caller(spark: SparkSession) -> None:
 
 
 def test_a_task_that_is_tried_again_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    """In local mode tasks are tried once, so the retry is Spark's own only where it may: a lost shard made anew."""
     df = spark.createDataFrame(blobs(40))
-    with spool(df, SPEC, 2) as shards:
-        backend = SparkBackend(spark)
-        rows = backend.tree_aggregate(shards, _rows, int.__add__, 1)
-        for handle in shards.handles:
-            os.remove(handle.train.path)
-        shards.rdd.unpersist()
-        assert backend.tree_aggregate(shards, _rows, int.__add__, 1) == rows == 40
+    undisturbed = fit(df, nn.Sequential((Stumbles(""), nn.Dense(3))), SPEC, training=Training(epochs=1, batch_size=16))
+    net = nn.Sequential((Stumbles(str(tmp_path / "stumbled")), nn.Dense(3)))
+    model = fit(df, net, SPEC, training=Training(epochs=1, batch_size=16))
+    assert (tmp_path / "stumbled").exists()
+    assert np.array_equal(model.params, undisturbed.params)
 
 
-def _rows(handle: Any) -> int:
-    from sparkdl.data import Shard
+@dataclass(frozen=True)
+class Stumbles(nn.Layer):
+    """The identity; fails the first time that it runs in a task, if given a path to remember that by."""
 
-    assert TaskContext.get() is not None
-    return Shard.open(handle.train).rows
+    mark: str
+
+    def out_shape(self, in_shape: nn.Shape) -> nn.Shape:
+        return in_shape
+
+    def forward(self, p: Any, x: nn.Array, ctx: nn.Ctx) -> tuple[nn.Array, Any]:
+        if self.mark and TaskContext.get() is not None and not os.path.exists(self.mark):
+            Path(self.mark).touch()
+            raise OSError("stumbled")
+        return x, None
+
+    def backward(self, p: Any, cache: Any, dy: nn.Array, g: Any, ctx: nn.Ctx) -> nn.Array:
+        return dy
+
+
+def test_many_fits_leave_workers_as_they_were(spark: SparkSession) -> None:
+    df = spark.createDataFrame(blobs(64, width=2000)).persist()
+    net = nn.Sequential((nn.Dense(200), nn.ReLU(), nn.Dense(3)))  # 1.6 MB of weights
+    used = []
+    for _ in range(10):
+        fit(df, net, DataSpec(features=("features",), label="label"), training=Training(epochs=1, batch_size=32))
+        used.append(max(spark.sparkContext.parallelize(range(4), 4).map(_resident).collect()))
+    df.unpersist()
+    assert used[-1] - used[4] < 8 << 20
+
+
+def _resident(_: int) -> int:
+    time.sleep(0.1)
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_two_fits_at_once(spark: SparkSession) -> None:
+    df = spark.createDataFrame(blobs(40))
+    alone = train(df)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: train(df), range(2)))
+    assert all(np.array_equal(model.params, alone.params) for model in both)
+
+
+def test_blas_has_as_many_threads_as_the_task_has_cores(spark: SparkSession) -> None:
+    cores = spark.sparkContext.getConf().get("spark.task.cpus", "1")
+    assert spark.sparkContext.parallelize([0], 1).map(_threads).collect() == [cores]
+
+
+def _threads(_: int) -> str:
+    return os.environ["OMP_NUM_THREADS"]
 
 
 def test_a_lost_shard_is_made_anew_while_training(spark: SparkSession) -> None:
