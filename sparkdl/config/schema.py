@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 from sparkdl.config.places import Where, one_of, resolve
 from sparkdl.errors import ConfigError
-from sparkdl.optim.fields import Interval
+from sparkdl.fields import Interval
 
 __all__ = ["PATH", "Codec", "Inline", "Named", "Schema", "Slot", "arms", "rule", "slots", "split"]
 

@@ -10,10 +10,10 @@ from sparkdl.config.choices import ModelConfig
 from sparkdl.config.places import show
 from sparkdl.config.schema import PATH, Inline
 from sparkdl.data import DataSpec
+from sparkdl.fields import COUNT, POSITIVE, Interval
 from sparkdl.nn import Loss
 from sparkdl.nn.losses import SoftmaxCrossEntropy
 from sparkdl.optim import Adam, Constant, Optimizer, Schedule
-from sparkdl.optim.fields import COUNT, POSITIVE, Interval
 from sparkdl.strategies import Strategy, TreeAggregate
 from sparkdl.train.callbacks import BestModel, EarlyStopping, StopAtValue
 from sparkdl.train.metrics import Metric

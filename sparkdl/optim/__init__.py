@@ -1,11 +1,11 @@
 """Update rules, schedules and clipping, over flat vectors."""
 
+from sparkdl.fields import Interval
 from sparkdl.optim.adagrad import AdaGrad
 from sparkdl.optim.adam import Adam, AdamW, Nadam
 from sparkdl.optim.base import Optimizer, Segment, State
 from sparkdl.optim.blocks import Span
 from sparkdl.optim.clip import Clip, clip_by_norm, clip_by_value, norm
-from sparkdl.optim.fields import Interval
 from sparkdl.optim.layerwise import LAMB, LARS
 from sparkdl.optim.registry import OPTIMIZERS, SCHEDULES
 from sparkdl.optim.rmsprop import RMSProp

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from sparkdl.fields import FRACTION, NON_NEGATIVE, POSITIVE
 from sparkdl.optim.base import Array, State
-from sparkdl.optim.fields import FRACTION, NON_NEGATIVE, POSITIVE
 from sparkdl.optim.rule import Elementwise
 
 __all__ = ["Adam", "AdamW", "Nadam", "adapted", "moments"]

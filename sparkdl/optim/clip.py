@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sparkdl.fields import POSITIVE, check_fields
 from sparkdl.optim.base import Array
 from sparkdl.optim.blocks import norm
-from sparkdl.optim.fields import POSITIVE, check_fields
 
 __all__ = ["Clip", "clip_by_norm", "clip_by_value", "norm"]
 

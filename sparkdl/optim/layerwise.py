@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sparkdl.fields import FRACTION, NON_NEGATIVE, POSITIVE
 from sparkdl.optim.adam import adapted, moments
 from sparkdl.optim.base import Array, Segment, State
 from sparkdl.optim.blocks import blocks, norm, scratch_for, tensors
-from sparkdl.optim.fields import FRACTION, NON_NEGATIVE, POSITIVE
 from sparkdl.optim.rule import Rule, tick
 
 __all__ = ["LAMB", "LARS"]

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from sparkdl.fields import NON_NEGATIVE, POSITIVE, check_fields
 from sparkdl.optim.base import Array, Optimizer, Segment, State
 from sparkdl.optim.blocks import blocks, runs, scratch_for, tensors
-from sparkdl.optim.fields import NON_NEGATIVE, POSITIVE, check_fields
 
 __all__ = ["Elementwise", "Rule", "tick"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparkdl.optim.fields import COUNT, FRACTION, NON_NEGATIVE, OPEN_UNIT, POSITIVE, UNIT, Interval, check_fields
+from sparkdl.fields import COUNT, FRACTION, NON_NEGATIVE, OPEN_UNIT, POSITIVE, UNIT, Interval, check_fields
 
 __all__ = ["Constant", "Cosine", "MultiStep", "OnPlateau", "OneCycle", "Polynomial", "Schedule", "Step", "WarmUp"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sparkdl.fields import FRACTION
 from sparkdl.optim.base import Array, State
-from sparkdl.optim.fields import FRACTION
 from sparkdl.optim.rule import Elementwise
 
 __all__ = ["SGD"]

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from sparkdl.backends.base import Backend, Remote, Shards
 from sparkdl.data import Handle
 from sparkdl.errors import ConfigError
+from sparkdl.fields import Interval, check_fields
 from sparkdl.nn import Array
-from sparkdl.optim.fields import Interval, check_fields
 from sparkdl.train import TAIL, Loop, Part, Task, open_worker
 
 __all__ = ["TreeAggregate", "tree_depth"]

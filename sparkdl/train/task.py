@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sparkdl.data import DataInfo, Plan
+from sparkdl.fields import COUNT, Interval, check_fields
 from sparkdl.nn import Model
 from sparkdl.optim import Clip, Constant, Optimizer, Schedule
-from sparkdl.optim.fields import COUNT, Interval, check_fields
 from sparkdl.train.metrics import MetricSet
 
 __all__ = ["Task", "Training"]

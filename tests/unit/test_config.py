@@ -507,7 +507,8 @@ def test_the_shipped_configurations_load(path: Path) -> None:
     config = load(path)
     assert from_dict(to_dict(config)) == config
     assert config.data.train is not None
-    assert Path(config.data.train).exists()
+    if "data are not shipped" not in path.read_text():
+        assert Path(config.data.train).exists()
 
 
 def test_layers_may_be_named_by_kind_alone() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparkdl.config.places import Where, resolve, show
 from sparkdl.config.schema import PATH, Codec, Inline, Named, Schema
 from sparkdl.errors import ConfigError
-from sparkdl.optim.fields import FRACTION, POSITIVE, Interval
+from sparkdl.fields import FRACTION, POSITIVE, Interval
 
 COUNT = Interval(1, float("inf"), "[)", integer=True)
 
