@@ -125,17 +125,14 @@ def _vectors(field: Field, values: pa.Array, found: Findings) -> Array:
         fine = elements if len(rows) == len(values) else elements.take(pa.array(rows))
         return _elements(field, values, fine.flatten(), rows, width, found)
     x = np.zeros((len(values), width), field.dtype)
-    for some, filled in ((rows[dense[rows]], False), (rows[~dense[rows]], True)):
-        part = elements.take(pa.array(some))
-        flat = numbers(part.flatten(), field.dtype)
-        if not filled:
-            x[some] = flat.reshape(len(some), width)
-            continue
-        at = np.repeat(some, numbers(pc.list_value_length(part), np.int64))
-        col = numbers(indices.take(pa.array(some)).flatten(), np.int64)
-        outside = (col < 0) | (col >= width)
-        found.add(field.name, "index outside the vector", np.unique(at[outside]), f"size {width}")
-        x[at[~outside], col[~outside]] = flat[~outside]
+    full, thin = rows[dense[rows]], rows[~dense[rows]]
+    x[full] = numbers(elements.take(pa.array(full)).flatten(), field.dtype).reshape(len(full), width)
+    given = elements.take(pa.array(thin))
+    row = np.repeat(thin, numbers(pc.list_value_length(given), np.int64))
+    col = numbers(indices.take(pa.array(thin)).flatten(), np.int64)
+    inside = (col >= 0) & (col < width)
+    found.add(field.name, "index outside the vector", np.unique(row[~inside]), f"size {width}")
+    x[row[inside], col[inside]] = numbers(given.flatten(), field.dtype)[inside]
     _check_finite(field, field.name, x, values, found)
     x[null] = np.nan if field.keep else 0
     return x

@@ -85,7 +85,7 @@ class _Packer:
     def piece_rows(self) -> int:
         """Rows whose packed features take about FLUSH_BYTES."""
         if self.features.shape is None:
-            return FIRST_ROWS
+            return 1 if self.features.kind == "image" else FIRST_ROWS
         row_bytes = int(np.prod(self.features.shape)) * np.dtype(self.features.dtype).itemsize
         return max(1, FLUSH_BYTES // row_bytes)
 

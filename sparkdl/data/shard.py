@@ -14,8 +14,7 @@ from sparkdl.data.findings import Array
 
 __all__ = ["Handle", "Piece", "Rows", "Shard", "ShardMissing"]
 
-RESIDENT_BYTES = 64 << 20  # of a mapped file that may stay in the process's memory
-FAULT_BYTES = 2 << 20  # the most that the kernel maps when one row is touched: a huge page
+RESIDENT_BYTES = 64 << 20  # of a file that may stay mapped in the process's memory
 
 
 class ShardMissing(Exception):
@@ -51,19 +50,18 @@ class Rows(NamedTuple):
 class Shard:
     """One file of rows. Row i is the one with the i-th smallest hash.
 
-    Rows are copied out of a memory map, whose pages are given back to the kernel as they pile up: a shard may be
-    larger than memory. Closing it releases the map.
+    The file is memory-mapped, and rows are copied out of it. A file of at most RESIDENT_BYTES may stay in the process's
+    memory; of a larger one no more than a record batch does: a shard may be larger than memory. Closing it releases the
+    map.
     """
 
     def __init__(self, piece: Piece) -> None:
         self.rows = piece.rows
-        self._touched = 0  # bytes that may have been mapped since the last look
-        self._others = _mapped_bytes()
+        self._path = piece.path
         self._map: mmap.mmap | None = None
         self._batches: list[dict[str, Any]] = []
-        if self.rows:
-            self._open(piece.path)
-        hashes = self._hashes()
+        self._places: list[tuple[int, int]] = []  # each batch's start and length in the file, in whole pages
+        hashes = self._open() if self.rows else np.empty(0, np.uint64)
         self._starts = np.cumsum([0, *(len(b["h"]) for b in self._batches)])
         checksum = int(hashes.sum(dtype=np.uint64))
         if (len(hashes), checksum) != (piece.rows, piece.checksum):
@@ -81,24 +79,24 @@ class Shard:
     @property
     def hashes(self) -> Array:
         """The hashes of all rows (rows,) uint64, ascending."""
-        h: Array = self._hashes()[self._order]
+        h: Array = np.concatenate([np.empty(0, np.uint64), *(b["h"] for b in self._batches)])[self._order]
         return h
 
     def gather(self, index: Array) -> Rows:
         """The rows with these places (N,) in the order of hashes, copied."""
+        if not self._batches:
+            return Rows(np.empty(0), np.empty(0), None)
         place = self._order[index].astype(np.int64)
         by_place = np.argsort(place)
         bounds = np.searchsorted(place[by_place], self._starts)
-        if not self._batches:
-            return Rows(np.empty((0,)), np.empty(0), None)
         out = {name: _like(self._batches[0][name], len(place)) for name in self._batches[0] if name != "h"}
         for i, batch in enumerate(self._batches):
-            here = by_place[bounds[i] : bounds[i + 1]]
-            if len(here):
-                rows = place[here] - self._starts[i]
-                for name, column in out.items():
-                    column[here] = _pick(batch[name], rows)
-                self._release(min(len(here) * FAULT_BYTES, len(self._map or b"") // len(self._batches)))
+            slots = by_place[bounds[i] : bounds[i + 1]]
+            if len(slots):
+                rows = place[slots] - self._starts[i]
+                for name, target in out.items():
+                    target[slots] = _pick(batch[name], rows)
+                self._release(i)
         return Rows(out["x"], out["y"], out.get("w"))
 
     def chunks(self, rows: int) -> Iterator[Rows]:
@@ -120,37 +118,40 @@ class Shard:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _open(self, path: str) -> None:
+    def _open(self) -> Array:
+        """Map the file and find its columns; returns the hashes in the order of the file."""
         try:
-            with open(path, "rb") as f:
+            with open(self._path, "rb") as f:
                 self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-            reader = pa.ipc.open_file(pa.py_buffer(self._map))
-            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+            buffer = pa.py_buffer(self._map)
+            reader = pa.ipc.open_file(buffer)
+            hashes = []
+            for i in range(reader.num_record_batches):
+                batch = reader.get_batch(i)
+                self._batches.append({f.name: _view(f, batch.column(f.name)) for f in batch.schema})
+                self._places.append(_place(batch, buffer.address))
+                hashes.append(self._batches[i]["h"].copy())
+                self._release(i)
         except (OSError, ValueError, pa.ArrowInvalid) as e:
-            raise ShardMissing(f"{path}: {e}") from e
-        self._batches = [{f.name: _view(f, b.column(f.name)) for f in b.schema} for b in batches]
+            raise ShardMissing(f"{self._path}: {e}") from e
+        return np.concatenate(hashes)
 
-    def _hashes(self) -> Array:
-        return np.concatenate([np.empty(0, np.uint64), *(b["h"] for b in self._batches)])
+    def _release(self, i: int) -> None:
+        """Of a large file, forget the pages of record batch i; they stay in the kernel's cache.
 
-    def _release(self, touched: int) -> None:
-        """Forget the mapped pages where too many have become resident; they stay in the kernel's cache."""
-        self._touched += touched
-        if self._touched < RESIDENT_BYTES // 2 or self._map is None or len(self._map) <= RESIDENT_BYTES:
-            return
-        self._touched = 0
-        if _mapped_bytes() - self._others > RESIDENT_BYTES:
-            self._map.madvise(mmap.MADV_DONTNEED)
-            self._others = _mapped_bytes()
+        Needed at once, for the kernel may map as much as a huge page around each row that is touched.
+        """
+        if self._map is not None and len(self._map) > RESIDENT_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED, *self._places[i])
 
 
-def _mapped_bytes() -> int:
-    """Bytes of files that are resident in this process; 0 where the system does not tell, and nothing is forgotten."""
-    try:
-        with open("/proc/self/statm", "rb") as f:
-            return int(f.read().split()[2]) * mmap.PAGESIZE
-    except OSError:
-        return 0
+def _place(batch: pa.RecordBatch, base: int) -> tuple[int, int]:
+    """The pages, counted from `base`, that hold the columns: (start, length) in bytes."""
+    buffers = [b for column in batch.columns for b in column.buffers() if b is not None]
+    start = min(b.address for b in buffers) - base
+    stop = max(b.address + b.size for b in buffers) - base
+    start -= start % mmap.PAGESIZE
+    return start, stop - start
 
 
 def _view(field: pa.Field, values: pa.Array) -> Any:

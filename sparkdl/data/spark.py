@@ -7,6 +7,7 @@ one small handle. The handles are persisted; later jobs run over them, and their
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from sparkdl.data.pack import FLUSH_BYTES, Block, pack_batches
 from sparkdl.data.preprocess import Preprocess
 from sparkdl.data.schema import DataSpec, Packing, alike, check_columns, resolve
 from sparkdl.data.shard import Handle, Piece
+from sparkdl.data.wire import from_wire, to_wire
 from sparkdl.data.writer import PartWriter
 from sparkdl.errors import DataError, TrainingError
 
@@ -59,8 +61,8 @@ class SparkShards:
         self._folder = folder
 
     def delete(self) -> None:
-        """Remove the files, by a job that goes where they are, and forget the handles."""
-        _clean(self.rdd, self._folder)
+        """Remove the files, by a job that goes where they are unless the driver sees them, and forget the handles."""
+        _clean(self.rdd, self._folder, self.handles)
 
     def rebuild(self) -> None:
         """Write every shard anew, from the shuffle or the source, where a task has not found one where it ran.
@@ -158,7 +160,7 @@ def _own_error(error: Exception) -> Exception:
     """Spark's exception as one of this package's."""
     text = str(error)
     user = isinstance(error, PySparkException) and not isinstance(error, PythonException)
-    if user or DataError.__name__ in text or READ_FAULT.search(text):
+    if user or f"{DataError.__module__}.{DataError.__name__}" in text or READ_FAULT.search(text):
         return DataError(readable(error))
     return TrainingError(f"Spark could not prepare the data: {readable(error)}")
 
@@ -188,6 +190,7 @@ def _pack_task(
         if size >= FLUSH_BYTES or block.note is not None:
             yield _blocks_batch(held)
             held, size = [], 0
+    _settle()
 
 
 def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
@@ -196,19 +199,11 @@ def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
         [
             pa.array(part, pa.int32()),
             pa.array(valid, pa.bool_()),
-            pa.array([None if r is None else _serialized(r) for r in rows], pa.binary()),
+            pa.array([None if r is None else to_wire(r) for r in rows], pa.binary()),
             pa.array(note, pa.string()),
         ],
         ["part", "valid", "rows", "note"],
     )
-
-
-def _serialized(rows: pa.RecordBatch) -> bytes:
-    """A self-describing Arrow stream; compressed, for each byte is copied some ten times on its way through the JVM."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as out:
-        out.write_batch(rows)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -220,15 +215,28 @@ def _write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
             for part, valid, rows, note in zip(*batch.columns, strict=True):
                 assert part.as_py() == writer.part, (part, writer.part)
                 buffer = rows.as_buffer()
-                block = None if buffer is None else pa.ipc.open_stream(buffer).read_next_batch()
+                block = None if buffer is None else from_wire(buffer)
                 writer.add(Block(writer.part, valid.as_py(), block, note.as_py()))
         handle = writer.close()
+    _settle()
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(handle)])], ["handle"])
 
 
 def _handle(row: tuple[str]) -> Handle:
+    _settle()
     part, train, valid, stats = json.loads(row[0])
     return Handle(part, Piece(*train), Piece(*valid), stats)
+
+
+def _settle() -> None:
+    """Exempt what a worker process has loaded from garbage collection, once.
+
+    Spark's daemon collects garbage after every task, which takes 30 ms where pandas and pyarrow are loaded: as long as
+    all else that a small task costs.
+    """
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
 
 
 def _scratch(folder: str) -> str:
@@ -237,18 +245,27 @@ def _scratch(folder: str) -> str:
     return os.path.join(spark_dirs.split(",")[0] or tempfile.gettempdir(), folder)
 
 
-def _clean(rdd: RDD[Any], folder: str) -> None:
+def _clean(rdd: RDD[Any], folder: str, handles: tuple[Handle, ...] = ()) -> None:
     """Remove the fit's files wherever its tasks ran; a failure is logged, for Spark's own clearing up comes later."""
+    places = {place for handle in handles for place in _places(handle)}
     try:
-        rdd.foreach(partial(_remove, folder))
+        if places and all(map(os.path.isdir, places)):  # executors on this machine
+            _remove(places)
+        else:
+            rdd.foreach(partial(_remove_here, folder))
         rdd.unpersist()
     except Exception as e:
         log.warning("shards in folders %s remain until their executors end: %s", folder, readable(e))
 
 
-def _remove(folder: str, item: Any) -> None:
-    places = {_scratch(folder)}
-    if isinstance(item, Handle):
-        places |= {os.path.dirname(piece.path) for piece in (item.train, item.valid) if piece.path}
+def _remove_here(folder: str, item: Any) -> None:
+    _remove({_scratch(folder), *(_places(item) if isinstance(item, Handle) else ())})
+
+
+def _places(handle: Handle) -> set[str]:
+    return {os.path.dirname(piece.path) for piece in (handle.train, handle.valid) if piece.path}
+
+
+def _remove(places: Iterable[str]) -> None:
     for place in places:
         shutil.rmtree(place, ignore_errors=True)

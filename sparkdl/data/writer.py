@@ -14,7 +14,7 @@ from sparkdl.data.stats import Stats
 
 __all__ = ["BATCH_BYTES", "PartWriter", "ShardWriter"]
 
-BATCH_BYTES = 32 << 20  # of a record batch: what a writer holds before it writes
+BATCH_BYTES = 16 << 20  # of a record batch: what a writer holds before it writes
 ENDS = ("train", "valid")
 
 
@@ -66,7 +66,9 @@ class ShardWriter:
             self._file = pa.OSFile(self._aside, "wb")
             self._out = pa.ipc.new_file(self._file, self._schema)
         if self._pending:
-            self._out.write_batch(joined(self._pending))
+            large = min(rows.nbytes for rows in self._pending) >= self._batch_bytes // 4
+            for rows in self._pending if large else [joined(self._pending)]:
+                self._out.write_batch(rows)
         self._pending.clear()
         self._held = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import logging
 import math
@@ -202,6 +203,8 @@ def test_fits_in_quick_succession_leave_nothing(spark, path):
         spool(df, SPEC, 2).delete()
     assert scratch_files(spark) == []
     assert spark.sparkContext._jsc.getPersistentRDDs().isEmpty()
+    # Workers that have served a fit do not go through all that they have loaded after every task.
+    assert any(spark.sparkContext.range(4, numSlices=4).map(lambda _: gc.get_freeze_count() > 0).collect())
 
 
 ROWS = [([1.0, 2.0, 3.0], 0), ([4.0, 5.0, 6.0], 1), ([7.0, 8.0, 9.0], 1)]

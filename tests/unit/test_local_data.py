@@ -257,8 +257,8 @@ def test_policies(tmp_path, caplog, policy, rows):
         x = rows_of(shards)[0]
     assert len(x) == rows
     assert np.isnan(x).sum() == (0 if policy == "skip" else 4)
-    assert f'data.handle_invalid = "{policy}"' in caplog.text
-    assert "column 'x': NaN in 1" in caplog.text
+    assert f'data.handle_invalid = "{policy}"' in " ".join(caplog.messages)
+    assert "column 'x': NaN in 1" in " ".join(caplog.messages)
 
 
 def test_identical_rows_are_warned_of(tmp_path, caplog):
@@ -266,8 +266,8 @@ def test_identical_rows_are_warned_of(tmp_path, caplog):
                                                              schema=table(1).schema)])  # fmt: skip
     with caplog.at_level(logging.WARNING):
         spool(data, SPEC, 4, tmp_path).delete()
-    assert "of 1,000 rows, its share is 250: many rows are identical" in caplog.text
-    assert "Name in data.key a column" in caplog.text
+    assert "of 1,000 rows, its share is 250: many rows are identical" in " ".join(caplog.messages)
+    assert "Name in data.key a column" in " ".join(caplog.messages)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         with spool(

@@ -22,6 +22,7 @@ from sparkdl.data.hashing import combine, hash_column, hash_rows, in_validation,
 from sparkdl.data.moments import Moments
 from sparkdl.data.pack import pack_batches
 from sparkdl.data.stats import Stats, complaint
+from sparkdl.data.wire import from_wire, to_wire
 from sparkdl.errors import DataError
 
 VECTOR = pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())),
@@ -481,6 +482,44 @@ def test_memory_is_bounded_whatever_the_batch():
     assert len(blocks) >= 2
     assert max(b.rows.nbytes for b in blocks) <= 2 * (8 << 20)
     assert sum(b.rows.num_rows for b in blocks) == 5
+
+
+# The way through the shuffle.
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.uint8(), [0, 255]),
+        (pa.int8(), [-128, 127]),
+        *(
+            (kind, v)
+            for kind in (pa.int16(), pa.int32(), pa.int64())
+            for v in ([0, 255], [-1, 3], [256, 0], [2**15 - 1, -(2**15)])
+        ),
+        *((kind, v) for kind in (pa.int32(), pa.int64()) for v in ([2**15, 1], [-(2**31), 2**31 - 1])),
+        (pa.int64(), [2**31, 0]),
+        (pa.int64(), [2**53 + 1, -(2**63)]),
+        (pa.float32(), [0, 255]),
+        (pa.float64(), [0.5, -1e30]),
+    ],
+)
+def test_blocks_come_out_of_the_shuffle_as_they_went_in(kind, values):
+    data = batch([[v, v, 1] for v in values] * 3, pa.list_(kind), y=[f"label {i}" for i in range(3 * len(values))])
+    (block,), _ = pack(data)
+    for rows in (block.rows, block.rows.slice(1, 2)):
+        sent = to_wire(rows)
+        again = from_wire(pa.py_buffer(sent))
+        assert again.equals(rows)
+        assert again.schema.equals(rows.schema, check_metadata=True)
+
+
+def test_small_integers_take_little_room():
+    noise = np.random.default_rng(0).integers(0, 256, (500, 1000))
+    sizes = {
+        kind: len(to_wire(pack(batch(noise.tolist(), pa.list_(kind)))[0][0].rows)) for kind in (pa.int16(), pa.int64())
+    }
+    assert max(sizes.values()) < 1.1 * noise.size  # about one byte for each of them, which no compression could shorten
 
 
 # Statistics.

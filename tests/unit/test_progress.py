@@ -39,11 +39,29 @@ def every_step_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REFRESH_S", 0.0)
 
 
-def fit(progress: Progress, run: Run, epochs: int, steps: int = 2) -> None:
+class Clock:
+    """What `time.monotonic` shows; stands still unless moved."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+
+def fit(
+    progress: Progress,
+    run: Run,
+    epochs: int,
+    steps: int = 2,
+    clock: Clock | None = None,
+    seconds: tuple[float, ...] = (),
+) -> None:
+    """A fit whose i-th epoch takes seconds[i], spread over its steps."""
     progress.begin(run)
-    for _ in range(epochs):
+    for i in range(epochs):
         for _ in range(steps):
             run.step_in_epoch += 1
+            if clock is not None:
+                clock.now += seconds[i] / steps
             progress.step_end(run, {"loss": 0.5, "lr": 0.1, "samples_per_s": 1000.0})
         run.epoch, run.step_in_epoch = run.epoch + 1, 0
         progress.epoch_end(run, RECORD | {"epoch": run.epoch})
@@ -67,10 +85,8 @@ def test_the_line_of_an_epoch() -> None:
 
 
 def test_a_log_gets_one_plain_line_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([100.0, 110.0, 130.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(now))
     out = io.StringIO()
-    fit(Progress(out), planned(3), 2)
+    fit(Progress(out, interval_s=60), planned(3), 2, clock=Clock(monkeypatch), seconds=(10, 20))
     lines = out.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3"]
     assert [line.split("  ")[-1] for line in lines] == ["eta 0:00:20", "eta 0:00:15"]
@@ -78,12 +94,18 @@ def test_a_log_gets_one_plain_line_an_epoch(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_time_left_after_a_resume_counts_this_sessions_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([100.0, 110.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(now))
     out, run = io.StringIO(), planned(8)
     run.epoch = 5
-    fit(Progress(out), run, 1)
+    fit(Progress(out, interval_s=60), run, 1, clock=Clock(monkeypatch), seconds=(10,))
     assert out.getvalue().rstrip().endswith("eta 0:00:20")
+
+
+def test_a_long_epoch_is_told_of_every_so_many_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, run = io.StringIO(), planned(1)
+    run.steps_per_epoch = 10
+    fit(Progress(out, interval_s=10), run, 1, steps=10, clock=Clock(monkeypatch), seconds=(40,))
+    steps = [line for line in out.getvalue().splitlines() if "step" in line]
+    assert steps == [f"epoch 1  step {n}/10  loss 0.5000  1,000 samples/s" for n in (3, 6, 9)]
 
 
 def test_a_terminal_gets_a_bar_and_lines() -> None:
