@@ -34,14 +34,16 @@ class Row:
         return cls(name, ours, rival, ours / rival, unit)
 
 
-def alternate(ours: Callable[[], object], rival: Callable[[], object], runs: int) -> tuple[float, float]:
-    """Median seconds of each side, run in turn after one warm-up of both, so that a noisy spell strikes both."""
+def alternate(
+    ours: Callable[[], object], rival: Callable[[], object], runs: int, warm_up: int = 1
+) -> tuple[float, float]:
+    """Median seconds of each side, run in turn after `warm_up` runs of both, so that a noisy spell strikes both."""
     seconds: tuple[list[float], list[float]] = ([], [])
-    for run in range(runs + 1):
+    for run in range(runs + warm_up):
         for side, times in zip((ours, rival), seconds, strict=True):
             started = time.perf_counter()
             side()
-            if run:
+            if run >= warm_up:
                 times.append(time.perf_counter() - started)
     return statistics.median(seconds[0]), statistics.median(seconds[1])
 
