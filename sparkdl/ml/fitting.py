@@ -92,7 +92,7 @@ def fit(
     on_start: hears of the task once the data are known, before the first step.
 
     Errors: DataError for data that cannot be trained on, ConfigError or ValueError for settings that do not go
-    together, TrainingError where training fails.
+    together or with the data, TrainingError where training fails.
     """
     loss, optimizer = loss or SoftmaxCrossEntropy(), optimizer or Adam()
     training, strategy = training or Training(), strategy or TreeAggregate()
@@ -104,8 +104,7 @@ def fit(
         info = shards.info
         if scale_lr:
             optimizer = replace(optimizer, lr=optimizer.lr * len(shards.handles))  # type: ignore[type-var]
-        model = _model(net, loss, info)
-        chosen = MetricSet(loss, tuple(metrics) or default_metrics(loss), model.out_shape)
+        model, chosen = _model(net, loss, metrics, info)
         task = Task(uuid.uuid4().hex, model, optimizer, training, info, chosen, schedule or Constant())
         _log_plan(task, len(shards.handles))
         if on_start is not None:
@@ -117,14 +116,17 @@ def fit(
     return TrainedModel(model, run.params, info, chosen.metrics, run.history, run.stop_reason, loop.profile)
 
 
-def _model(net: Layer | Build, loss: Loss, info: DataInfo) -> Model:
-    """The network for these data, checked against them."""
+def _model(net: Layer | Build, loss: Loss, metrics: Sequence[Metric], info: DataInfo) -> tuple[Model, MetricSet]:
+    """The network for these data and the metrics for it. Errors: ConfigError where they do not fit together."""
     outputs = len(info.labels.classes) if info.labels is not None else math.prod(info.target_shape)
-    built = net if isinstance(net, Layer) else net(info.shape, outputs)
-    model = Model(built, loss, info.shape)
-    classes = None if info.labels is None else outputs
-    loss.check(model.out_shape, classes, None if info.labels is not None else info.target_shape)
-    return model
+    try:
+        built = net if isinstance(net, Layer) else net(info.shape, outputs)
+        model = Model(built, loss, info.shape)
+        classes = None if info.labels is None else outputs
+        loss.check(model.out_shape, classes, None if info.labels is not None else info.target_shape)
+        return model, MetricSet(loss, tuple(metrics) or default_metrics(loss), model.out_shape)
+    except ValueError as e:
+        raise ConfigError(f"The model does not fit the data, whose samples have shape {info.shape}: {e}") from e
 
 
 def _log_plan(task: Task, workers: int) -> None:

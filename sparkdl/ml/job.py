@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl.backends.spark_errors import readable_errors
 from sparkdl.config import Config, DataConfig, digest, to_dict
 from sparkdl.data import synthetic
-from sparkdl.data.spark import readable
+from sparkdl.data.spark import packing_of, readable
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.ml.fitting import CheckpointPlan, fit
 from sparkdl.ml.trained import TrainedModel, files_at
@@ -97,12 +97,12 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
     )
     figures = {f"train.{name}": value for name, value in _last(model).items() if not name.startswith("val_")}
     figures |= {f"valid.{n.removeprefix('val_')}": v for n, v in _last(model).items() if n.startswith("val_")}
-    if test is not None:
-        figures |= {f"test.{name}": value for name, value in model.evaluate(test, settings.workers).items()}
     metrics_path = output.metrics
-    if output.model is not None:
+    if output.model is not None:  # before the test: whatever is wrong with its rows, the training is not lost
         model.save(output.model, output.overwrite)
         metrics_path = metrics_path or posixpath.join(posixpath.dirname(output.model.rstrip("/")), "metrics.json")
+    if test is not None:
+        figures |= {f"test.{name}": value for name, value in model.evaluate(test, settings.workers).items()}
     if metrics_path is not None:
         write_json(files_at(metrics_path), metrics_path, figures)
     return Outcome(model, figures, output.model, metrics_path)
@@ -142,9 +142,13 @@ def _sources(data: DataConfig, spark: SparkSession | None) -> tuple[Any, Any, An
     if data.synthetic is not None:
         table = _synthetic(data.synthetic, data)
         return (table if spark is None else spark.createDataFrame(table)), None, None
-    assert data.train is not None
-    rest = (None if p is None else read(spark, p, data.format, data.options) for p in (data.valid, data.test))
-    return read(spark, data.train, data.format, data.options), *rest
+    train, valid, test = (
+        None if path is None else read(spark, path, data.format, data.options)
+        for path in (data.train, data.valid, data.test)
+    )
+    if isinstance(test, DataFrame):
+        packing_of(test, data.columns)  # a column that is missing from the test rows shows now, not after training
+    return train, valid, test
 
 
 def _synthetic(rows: int, data: DataConfig) -> pa.Table:

@@ -161,7 +161,7 @@ def test_a_profile_tells_phases_and_layers() -> None:
 
 
 def test_a_net_that_does_not_fit_the_classes_is_refused() -> None:
-    with pytest.raises(ValueError, match="K = 3, the number of classes"):
+    with pytest.raises(ConfigError, match="K = 3, the number of classes"):
         train(blobs(40), net=mlp(classes=4))
 
 
