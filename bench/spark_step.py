@@ -20,6 +20,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from report import Row, alternate, arguments, report
 
@@ -34,6 +35,7 @@ from sparkdl.strategies.tree_aggregate import _gradient
 from sparkdl.train import MetricSet, Part, Run, Task, Training
 from sparkdl.train.update import apply_update
 
+DIGITS = Path(__file__).resolve().parents[1] / "data/digits/train.parquet"
 SPEC = DataSpec(features=("features",), label="label")
 WORKERS = 2
 RUNS = 7
@@ -78,13 +80,14 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def ingest_row(spark: SparkSession, rows: int, folder: Path) -> Row:
-    """A DataFrame of images as lists of bytes into one file a worker, by spooling and through df.rdd."""
+    """A DataFrame of images (the shipped digits, enlarged to 28 x 28) into one file a worker, both ways."""
     path = str(folder / "images")
-    rng = np.random.default_rng(0)
-    # As in handwriting, a fifth of the pixels is not white.
-    ink = rng.integers(1, 256, rows * 784).astype(np.int16) * (rng.random(rows * 784, np.float32) < 0.2)
-    pixels = pa.FixedSizeListArray.from_arrays(pa.array(ink.astype(np.int16)), 784)
-    table = pa.table({"features": pixels.cast(pa.list_(pa.int16())), "label": rng.integers(0, 10, rows)})
+    digits = pq.read_table(DIGITS)
+    small = np.array(digits["pixels"].to_pylist(), np.int16).reshape(-1, 8, 8) * 15
+    large = np.pad(small.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2))).reshape(-1, 784)
+    again = np.arange(rows) % len(large)
+    pixels = pa.FixedSizeListArray.from_arrays(pa.array(large[again].ravel()), 784).cast(pa.list_(pa.int16()))
+    table = pa.table({"features": pixels, "label": digits["label"].to_numpy()[again]})
     spark.createDataFrame(table).repartition(4).write.parquet(path)
     df = spark.read.parquet(path)
 
@@ -148,6 +151,7 @@ def main() -> None:
         SparkSession.builder.master(args.master)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")  # so that one side does not pay for the garbage of the other
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
