@@ -19,6 +19,7 @@ from sparkdl.strategies import Strategy, TreeAggregate
 from sparkdl.train import metrics
 
 __all__ = [
+    "COLLECTIVES",
     "GOLDEN",
     "LAYERS",
     "LOSSES",
@@ -233,6 +234,9 @@ STRATEGIES = [
     StrategyCase("tree_aggregate-depth1", TreeAggregate(depth=1)),
     StrategyCase("tree_aggregate-depth2", TreeAggregate(depth=2)),
 ]
+
+# Allreduce algorithms by name.
+COLLECTIVES = ["star", "tree", "recursive_doubling", "ring", "segmented_ring", "chain", "rabenseifner"]
 
 _SOFTMAX, _LOGIT, _MSE = nn.SoftmaxCrossEntropy(), nn.BinaryCrossEntropy(), nn.MSE()
 METRICS = [

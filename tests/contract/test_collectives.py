@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from catalogue import COLLECTIVES
 
 from sparkdl.comm import CommError, MessageMismatch, inproc_group
 from sparkdl.comm.collectives import (
@@ -93,7 +94,7 @@ def expected(op, size, count, dtype):
 
 
 @by_size
-@pytest.mark.parametrize("name", ALLREDUCE)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_allreduce_is_exact(size, name):
     def work(t):
         for count in lengths(size):
@@ -110,7 +111,7 @@ def test_allreduce_is_exact(size, name):
 )
 def test_allreduce_of_all_dtypes_by_all_operations(size, op, dtype):
     def work(t):
-        for name in ALLREDUCE:
+        for name in COLLECTIVES:
             vec = values(t.rank, size, 333, dtype)
             allreduce(t, vec, op, name, segment_bytes=100)
             assert vec.dtype == dtype
@@ -123,7 +124,7 @@ def test_allreduce_of_all_dtypes_by_all_operations(size, op, dtype):
 @pytest.mark.parametrize("size", [2, 3, 4, 7])
 def test_allreduce_over_all_transports(kind, size):
     def work(t):
-        for name in ALLREDUCE:
+        for name in COLLECTIVES:
             for count in (0, 1, size - 1, size + 1, 1000):
                 for dtype in DTYPES:
                     vec = values(t.rank, size, count, dtype)
@@ -173,7 +174,7 @@ def test_all_ranks_end_with_the_same_bits(size, op, dtype):
 
     def work(t):
         results = []
-        for name in ALLREDUCE:
+        for name in COLLECTIVES:
             results.append(inputs[t.rank].copy())
             allreduce(t, results[-1], op, name, segment_bytes=64)
         return results
@@ -292,7 +293,7 @@ def test_unsuitable_arguments_are_refused():
 
 
 @by_kind
-@pytest.mark.parametrize("name", ALLREDUCE)
+@pytest.mark.parametrize("name", COLLECTIVES)
 def test_when_one_rank_raises_the_others_do_too(kind, name):
     def work(t):
         vec = np.zeros(5000)
@@ -333,3 +334,7 @@ def test_different_lengths_are_an_error_on_all_ranks(kind):
     results = run(3, lambda t: ring_allreduce(t, np.zeros(99 + (t.rank == 2))), kind)
     assert all(isinstance(result, CommError) for result in results)
     assert any(isinstance(result, MessageMismatch) for result in results)
+
+
+def test_every_algorithm_has_a_row() -> None:
+    assert set(COLLECTIVES) == set(ALLREDUCE)
