@@ -21,7 +21,7 @@ from sparkdl.errors import ConfigError, DataError
 from sparkdl.ml.fitting import CheckpointPlan, fit
 from sparkdl.ml.trained import TrainedModel, files_at
 from sparkdl.nn import parameter_table, summary
-from sparkdl.train import Callback, HistoryFile, Progress, Task, TimeBudget
+from sparkdl.train import INTERRUPTED, Callback, HistoryFile, Progress, Task, TimeBudget
 from sparkdl.train.files import write_json
 
 __all__ = ["Outcome", "read", "settings", "tables", "train", "write"]
@@ -38,6 +38,7 @@ class Outcome(NamedTuple):
     metrics: dict[str, Any]
     model_path: str | None
     metrics_path: str | None
+    checkpoints_path: str | None
 
     def report(self) -> str:
         """The figures that count and the places, one a line."""
@@ -47,7 +48,7 @@ class Outcome(NamedTuple):
             for name, value in self.metrics.items()
             if name.startswith(f"{last}.") and isinstance(value, float)
         ]
-        places = (("model", self.model_path), ("metrics", self.metrics_path))
+        places = (("model", self.model_path), ("metrics", self.metrics_path), ("checkpoints", self.checkpoints_path))
         return "\n".join([*lines, *(f"{what}: {path}" for what, path in places if path is not None)])
 
 
@@ -69,6 +70,9 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
     """Train, test and save as the configuration says; without a session on threads of this process.
 
     on_start hears of the task before the first step.
+
+    A run that was interrupted is neither tested nor saved as a model; its checkpoint, where there is a folder for it,
+    is what the same configuration goes on from.
 
     Errors: ConfigError before any work where the output exists and may not be overwritten; those of `fit`.
     """
@@ -97,6 +101,8 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
     )
     figures = {f"train.{name}": value for name, value in _last(model).items() if not name.startswith("val_")}
     figures |= {f"valid.{n.removeprefix('val_')}": v for n, v in _last(model).items() if n.startswith("val_")}
+    if model.stop_reason == INTERRUPTED:  # the cluster may be gone, and half a training is no model to publish
+        return Outcome(model, figures, None, None, checkpoint.folder)
     metrics_path = output.metrics
     if output.model is not None:  # before the test: whatever is wrong with its rows, the training is not lost
         model.save(output.model, output.overwrite)
@@ -105,7 +111,7 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
         figures |= {f"test.{name}": value for name, value in model.evaluate(test, settings.workers).items()}
     if metrics_path is not None:
         write_json(files_at(metrics_path), metrics_path, figures)
-    return Outcome(model, figures, output.model, metrics_path)
+    return Outcome(model, figures, output.model, metrics_path, checkpoint.folder)
 
 
 def read(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from sparkdl.data import DataInfo, Handle, ShardReader
 from sparkdl.ml.scoring import Scorer, transform
 from sparkdl.ml.sources import spooled
 from sparkdl.nn import Array, Layer, Loss, Model, summary
+from sparkdl.strategies.tree_aggregate import tree_depth
 from sparkdl.train import History, Metric, MetricSet, Part, Profile
 from sparkdl.train.files import Files, LocalFiles
 from sparkdl.train.gradient import EVALUATION_ROWS
@@ -72,7 +72,7 @@ class TrainedModel:
             ),
             backend.share((self.model, self.params, shards.info, chosen)) as shared,
         ):
-            depth = max(1, math.ceil(math.log2(len(shards.handles)) / 4))
+            depth = tree_depth(len(shards.handles), 8 * chosen.size, backend.max_result_bytes)
             part = backend.tree_aggregate(shards, functools.partial(_score, shared), Part.plus, depth)
         return chosen.results(part.metrics)
 

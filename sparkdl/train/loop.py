@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,8 @@ from sparkdl.train.task import Task
 from sparkdl.train.update import StepSums, apply_update, learning_rate
 
 __all__ = ["Loop"]
+
+log = logging.getLogger(__name__)
 
 Gradient = Callable[[int, int], Part]  # (epoch, step in the epoch) -> the reduced step vector
 Evaluate = Callable[[Array], Part]  # parameters -> reduced metric sums over the validation rows
@@ -84,10 +87,11 @@ class Loop:
         try:
             with self.span("job"):
                 part = gradient(run.epoch, run.step_in_epoch)
-        except Exception:
-            if run.stop_reason is not None:
-                return False
-            raise
+        except Exception as e:
+            if run.stop_reason is None:
+                raise
+            log.info("the step that was interrupted did not end: %s", e)
+            return False
         with self.span("update"):
             sums = apply_update(self.task, run, part.vec)
         if self.profile is not None and part.profile is not None:

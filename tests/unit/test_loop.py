@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from reference import blobs, mlp, steps
 
 import sparkdl
 from sparkdl import nn
+from sparkdl.config import from_dict
 from sparkdl.data import DataSpec
 from sparkdl.errors import ConfigError, TrainingError
-from sparkdl.ml import CheckpointPlan, TrainedModel, fit
+from sparkdl.ml import CheckpointPlan, TrainedModel, fit, job
 from sparkdl.optim import SGD, Adam, Clip, OnPlateau, Step
 from sparkdl.strategies.tree_aggregate import tree_depth
 from sparkdl.train import Callback, Run, TimeBudget, Training
@@ -143,6 +146,47 @@ def test_ctrl_c_stops_after_the_step_and_a_resumed_run_repeats_the_bits(tmp_path
     assert signal.getsignal(signal.SIGINT) is before
     resumed = train(table, optimizer=Adam(0.01), checkpoints=plan)
     assert np.array_equal(resumed.params, train(table, optimizer=Adam(0.01)).params)
+
+
+@dataclass(frozen=True)
+class Presses(nn.Layer):
+    """The identity; whoever computes it presses Ctrl-C."""
+
+    def out_shape(self, in_shape: nn.Shape) -> nn.Shape:
+        return in_shape
+
+    def forward(self, p: Any, x: nn.Array, ctx: nn.Ctx) -> tuple[nn.Array, Any]:
+        if ctx.train and threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGINT)
+        return x, None
+
+    def backward(self, p: Any, cache: Any, dy: nn.Array, g: Any, ctx: nn.Ctx) -> nn.Array:
+        return dy
+
+
+def pressing(classes: int) -> nn.Layer:
+    return nn.Sequential((Presses(), nn.Dense(classes)))
+
+
+def test_a_job_that_is_stopped_leaves_its_checkpoint_and_the_model_that_was_there(tmp_path: Path) -> None:
+    pq.write_table(blobs(40), tmp_path / "rows.parquet")
+    (tmp_path / "model").mkdir()
+    rows = str(tmp_path / "rows.parquet")
+    config = from_dict(
+        {
+            "data": {"train": rows, "test": rows, "features": ["features"], "label": "label"},
+            "model": {"function": f"{__name__}:pressing"},
+            "training": {"epochs": 5, "master": "threads", "workers": 1},
+            "checkpoint": {"folder": str(tmp_path / "checkpoints")},
+            "output": {"model": str(tmp_path / "model"), "overwrite": True},
+        }
+    )
+    outcome = job.train(config, None)
+    assert outcome.model.stop_reason == "interrupted"
+    assert list((tmp_path / "model").iterdir()) == []
+    assert not (tmp_path / "metrics.json").exists()
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
+    assert f"checkpoints: {tmp_path}/checkpoints" in outcome.report()
 
 
 def test_a_fit_on_another_thread_leaves_signals_alone() -> None:
