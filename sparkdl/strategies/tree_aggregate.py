@@ -17,7 +17,7 @@ from sparkdl.data import Handle
 from sparkdl.errors import ConfigError
 from sparkdl.fields import Interval, check_fields
 from sparkdl.nn import Array
-from sparkdl.train import TAIL, Loop, Part, Task, open_worker
+from sparkdl.train import TAIL, Loop, Part, Step, Steps, Task, apply_update, open_worker
 
 __all__ = ["TreeAggregate", "tree_depth"]
 
@@ -45,20 +45,32 @@ class TreeAggregate:
         nbytes = (task.model.layout.size + TAIL) * run.params.itemsize
         depth = self.depth or tree_depth(len(shards.handles), nbytes, backend.max_result_bytes)
         with backend.share(task) as shared:
+            loop.fit(_TreeSteps(loop, shards, backend, shared, depth))
 
-            def gradient(epoch: int, step: int) -> Part:
-                with ExitStack() as stack:
-                    with loop.span("broadcast"):
-                        params = stack.enter_context(backend.share(run.params))
-                    fn = functools.partial(_gradient, shared, params, epoch, step)
-                    return backend.tree_aggregate(shards, fn, Part.plus, depth)
 
-            def evaluate(params: Array) -> Part:
-                with backend.share(params) as weights:
-                    fn = functools.partial(_evaluate, shared, weights)
-                    return backend.tree_aggregate(shards, fn, Part.plus, depth)
+@dataclass(frozen=True)
+class _TreeSteps(Steps):
+    loop: Loop
+    shards: Shards
+    backend: Backend
+    task: Remote[Task]
+    depth: int
 
-            loop.fit(gradient, evaluate)
+    def step(self, epoch: int, index: int) -> Step:
+        loop = self.loop
+        with loop.span("job"), ExitStack() as stack:
+            with loop.span("broadcast"):
+                params = stack.enter_context(self.backend.share(loop.run.params))
+            fn = functools.partial(_gradient, self.task, params, epoch, index)
+            part = self.backend.tree_aggregate(self.shards, fn, Part.plus, self.depth)
+        with loop.span("update"):
+            sums = apply_update(loop.task, loop.run, part.vec)
+        return Step(sums, part.metrics, part.profile)
+
+    def evaluate(self, params: Array) -> Array:
+        with self.backend.share(params) as weights:
+            fn = functools.partial(_evaluate, self.task, weights)
+            return self.backend.tree_aggregate(self.shards, fn, Part.plus, self.depth).metrics
 
 
 def tree_depth(parts: int, nbytes: int, limit: int | None) -> int:

@@ -12,7 +12,9 @@ from sparkdl.train.persist import load_weights
 from sparkdl.train.profile import Profile
 from sparkdl.train.progress import Progress
 from sparkdl.train.run import Run
+from sparkdl.train.steps import Step, Steps
 from sparkdl.train.task import Task, Training
+from sparkdl.train.update import StepSums, apply_update
 
 __all__ = [
     "INTERRUPTED",
@@ -34,10 +36,14 @@ __all__ = [
     "Progress",
     "Run",
     "ShardWorker",
+    "Step",
+    "StepSums",
+    "Steps",
     "StopAtValue",
     "Task",
     "TimeBudget",
     "Training",
+    "apply_update",
     "default_metrics",
     "load_weights",
     "open_worker",

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 STATE, TENSORS = "state.json", "state.safetensors"
 DAMAGED = (FileNotFoundError, KeyError, TypeError, ValueError)  # what reading a broken checkpoint may raise
-COUNTERS = ("epoch", "step", "step_in_epoch", "skipped", "epoch_seconds")
+COUNTERS = ("epoch", "step", "step_in_epoch", "skipped", "epoch_rows", "epoch_seconds")
 
 
 class Checkpoint(NamedTuple):
@@ -142,6 +142,7 @@ class Checkpoints:
         for name in COUNTERS:
             setattr(run, name, state["run"][name])
         run.schedule_state = state["schedule"]
+        run.strategy_state = state["strategy"] | _under("strategy/", tensors)
         run.callback_state = {k: v | _under(f"callbacks/{k}/", tensors) for k, v in state["callbacks"].items()}
         run.history = History(state["history"])
         run.stop_reason = None
@@ -155,10 +156,6 @@ class Checkpoints:
         return sorted((name for name in found if re.fullmatch(r"step-\d+", name)), key=_step_of, reverse=True)
 
     def _state(self, run: Run) -> dict[str, Any]:
-        callbacks = {
-            name: {k: v for k, v in state.items() if not isinstance(v, np.ndarray)}
-            for name, state in run.callback_state.items()
-        }
         return {
             "format_version": FORMAT_VERSION,
             "versions": {"sparkdl": sparkdl.__version__, "numpy": np.__version__},
@@ -166,7 +163,8 @@ class Checkpoints:
             "run": {name: getattr(run, name) for name in COUNTERS},
             "stop_reason": run.stop_reason,
             "schedule": run.schedule_state,
-            "callbacks": callbacks,
+            "strategy": _plain(run.strategy_state),
+            "callbacks": {name: _plain(state) for name, state in run.callback_state.items()},
             "layout": {name: list(shape) for name, shape in self.layout.shapes().items()},
             "history": run.history.records,
         }
@@ -219,9 +217,18 @@ def _step_of(name: str) -> int:
 def _tensors(run: Run) -> dict[str, Array]:
     arrays = {"params": run.params, "metrics": run.epoch_metrics}
     arrays |= {f"opt/{name}": slot for name, slot in run.opt_state.items()}
+    arrays |= _arrays("strategy/", run.strategy_state)
     for callback, state in run.callback_state.items():
-        arrays |= {f"callbacks/{callback}/{k}": v for k, v in state.items() if isinstance(v, np.ndarray)}
+        arrays |= _arrays(f"callbacks/{callback}/", state)
     return arrays
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+
+
+def _arrays(prefix: str, state: Mapping[str, Any]) -> dict[str, Array]:
+    return {f"{prefix}{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
 
 
 def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:

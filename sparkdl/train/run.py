@@ -20,9 +20,10 @@ class Run:
     `params` is the flat vector [trainable | buffers], `opt_state` the optimizer's slots. `epoch` counts finished
     epochs, `step` the updates done since the start and `step_in_epoch` those done in the epoch under way, 0 between
     two epochs; `skipped` counts the updates left out as not finite. `schedule_state` and `callback_state` hold what
-    the schedule and the callbacks must remember. There is no random state: every generator is seeded by
-    (seed, purpose, epoch, ...), so these counters fix it. `epoch_metrics` are the sums of the epoch under way, a
-    vector of the fit's MetricSet, and `epoch_seconds` the time its updates took.
+    the schedule and the callbacks must remember, `strategy_state` (plain values and arrays) what the mode must. There
+    is no random state: every generator is seeded by (seed, purpose, epoch, ...), so these counters fix it.
+    `epoch_metrics` are the sums of the epoch under way, a vector of the fit's MetricSet, `epoch_rows` the rows of its
+    updates and `epoch_seconds` the time they took.
 
     `epochs`, `steps_per_epoch` and `figures`, the names that epoch records will hold, describe the plan of this fit.
     They are set anew when it begins (empty or 0: not known) and are no part of a checkpoint.
@@ -35,7 +36,9 @@ class Run:
     step_in_epoch: int = 0
     skipped: int = 0
     epoch_metrics: Array = field(default_factory=lambda: np.zeros(0))
+    epoch_rows: int = 0
     epoch_seconds: float = 0.0
+    strategy_state: dict[str, Any] = field(default_factory=dict)
     schedule_state: dict[str, Any] = field(default_factory=dict)
     callback_state: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: History = field(default_factory=History)

@@ -32,6 +32,7 @@ def trained(step: int = 120, **logs: float) -> Run:
     run.opt_state["t"][:] = step
     run.epoch, run.step, run.skipped, run.epoch_seconds = 1, step, 2, 0.1
     run.epoch_metrics = rng.standard_normal(5)
+    run.epoch_rows, run.strategy_state = 77, {"algorithm": "ring", "residual": rng.standard_normal(3)}
     run.schedule_state = {"best": 0.1 + 0.2, "bad": 1}
     run.history.append({"epoch": 1, "loss": math.nan, "matrix": [[1.0]], **logs})
     return run
@@ -60,8 +61,19 @@ def test_a_run_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert {k: v.tobytes() for k, v in back.opt_state.items()} == {k: v.tobytes() for k, v in run.opt_state.items()}
     assert back.opt_state["t"].dtype == np.int64
     assert back.epoch_metrics.tobytes() == run.epoch_metrics.tobytes()
-    for name in ("epoch", "step", "step_in_epoch", "skipped", "epoch_seconds", "schedule_state", "history"):
+    for name in (
+        "epoch",
+        "step",
+        "step_in_epoch",
+        "skipped",
+        "epoch_rows",
+        "epoch_seconds",
+        "schedule_state",
+        "history",
+    ):
         assert getattr(back, name) == getattr(run, name), name
+    assert back.strategy_state["residual"].tobytes() == run.strategy_state["residual"].tobytes()
+    assert {k: v for k, v in back.strategy_state.items() if k != "residual"} == {"algorithm": "ring"}
     best = back.callback_state["EarlyStopping"]
     assert best["params"].tobytes() == run.params.tobytes()
     assert {k: v for k, v in best.items() if k != "params"} == {"waited": 0, "value": 0.5, "epoch": 1}
