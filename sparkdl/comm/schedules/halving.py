@@ -1,4 +1,7 @@
-"""Butterflies: partners at distances that double or halve; log2 size rounds.
+"""Butterflies: partners at distances that double; log2 size rounds.
+
+Both add every element up in the same order, which depends on the number of ranks alone: whatever is chosen between
+them, for whatever length or piece of a vector, the sum has the same bits.
 
 Rabenseifner, "Optimization of collective reduction operations" (ICCS 2004); Thakur, Rabenseifner, Gropp, "Optimization
 of collective communication operations in MPICH" (2005), also for the folding of sizes that are no power of two.
@@ -46,14 +49,16 @@ def _doubling(rank: int, size: int, count: int, segment: int) -> Iterator[Step]:
 
 
 def _halving(rank: int, size: int, count: int, segment: int) -> Iterator[Step]:
+    # Nearest partners first, as in _doubling: so every element is added up in the same order there and here, and the
+    # longest messages pass between neighbours, which often share a host.
     bounds = cuts(count, size)
-    chunks, at, bit = size, 0, size >> 1  # this rank works on chunks [at, at + chunks)
+    chunks, at, bit = size, 0, 1  # this rank works on chunks [at, at + chunks)
     rounds = []
-    while bit:
+    while bit < size:
         chunks >>= 1
         keep, give = (at + chunks, at) if rank & bit else (at, at + chunks)
         rounds.append((rank ^ bit, bounds[keep], bounds[keep + chunks], bounds[give], bounds[give + chunks]))
-        at, bit = keep, bit >> 1
+        at, bit = keep, bit << 1
     for peer, a, b, c, d in rounds:
         yield Step((Send(peer, c, d),), (Recv(peer, a, b, "reduce"),))
     for peer, a, b, c, d in reversed(rounds):
@@ -64,4 +69,4 @@ recursive_doubling = Folded(_doubling)
 """Allreduce in which partners exchange whole vectors: the fewest rounds, log2(size) times the bytes."""
 
 rabenseifner = Folded(_halving)
-"""Allreduce by recursive halving (a reduce-scatter) and recursive doubling (an allgather): few rounds, few bytes."""
+"""Allreduce by recursive halving (a reduce-scatter) and its reverse (an allgather): few rounds, few bytes."""
