@@ -53,11 +53,14 @@ def run_forward(layer: Layer, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Any
 
 
 def run_backward(layer: Layer, p: Params, cache: Any, dy: Array, g: Params, ctx: Ctx) -> Array:
-    """`layer.backward`; a leaf's time is kept as `backward/path`."""
-    if ctx.clock is None or isinstance(layer, Container):
+    """`layer.backward`; a leaf's time is kept as `backward/path`, and its gradients are reported as complete."""
+    if isinstance(layer, Container):
         return layer.backward(p, cache, dy, g, ctx)
     with ctx.span("backward"):
-        return layer.backward(p, cache, dy, g, ctx)
+        dx = layer.backward(p, cache, dy, g, ctx)
+    if ctx.ready is not None:
+        ctx.ready(ctx.path)
+    return dx
 
 
 @dataclass(frozen=True)

@@ -40,17 +40,23 @@ class Clock(Protocol):
 class Ctx:
     """What a pass needs besides arrays: training or not, the source of randomness, and, when profiling, a clock.
 
-    `path` says where in the net the pass stands; it is kept up only while a clock runs.
+    `ready(path)` hears in the backward pass that the gradients of the layer at `path` are complete. `sync(sums)` adds
+    up an array over all workers that share the minibatch, in place: every one of them calls it, in the same order.
+    `path` says where in the net the pass stands; it is kept up only for a clock or for `ready`.
     """
 
     train: bool = False
     rng: np.random.Generator | None = None
     clock: Clock | None = None
     path: str = ""
+    ready: Callable[[str], None] | None = None
+    sync: Callable[[Array], None] | None = None
 
     def child(self, name: str) -> Ctx:
         """The context of the sublayer `name`: this one with a longer path."""
-        return self if self.clock is None else replace(self, path=f"{self.path}/{name}" if self.path else name)
+        if self.clock is None and self.ready is None:
+            return self
+        return replace(self, path=f"{self.path}/{name}" if self.path else name)
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Time the enclosed work as `name/path` when a profile is kept; free otherwise."""

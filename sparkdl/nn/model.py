@@ -85,10 +85,10 @@ class Model:
         """Adds into grad (layout.size,) what `Layer.backward` defines for one batch; returns its sums and outputs z.
 
         x (N, *in_shape); y (N, ...) as the loss takes it; w (N,) sample weights or None for ones; z (N, *out_shape).
-        A batch of no rows changes nothing.
+        A batch of no rows changes nothing, though it goes the whole way where workers meet within the pass (ctx.sync).
         """
         self._check_input(x)
-        if len(x) == 0:
+        if len(x) == 0 and ctx.sync is None:
             return Sums(0.0, 0.0, 0), np.zeros((0, *self.out_shape), params.dtype)
         p, g = self.layout.tree(params), self.layout.tree(grad)
         z, cache = run_forward(self.net, p, x.astype(params.dtype, copy=False), ctx)

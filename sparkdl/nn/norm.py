@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ class _Cache(NamedTuple):
     mean: Array
     inv: Array  # 1 / sqrt(var + eps)
     running: tuple[Array, Array]  # the next mean and var
+    n: int  # values of a channel in the whole minibatch
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class BatchNorm(Layer):
 
     where `momentum` is the share that is *kept* (PyTorch's momentum is 1 minus ours). The running variance takes the
     unbiased one, n / (n - 1) times the biased; a single value has none and leaves it as it is. Evaluation takes the
-    running statistics. gamma, beta, mean, var (C,); gamma and beta are absent unless `affine`.
+    running statistics. gamma, beta, mean, var (C,); gamma and beta are absent unless `affine`. Where workers
+    meet within the pass (ctx.sync), the batch is that of all workers.
     """
 
     momentum: float = 0.9
@@ -60,16 +63,19 @@ class BatchNorm(Layer):
             raise ValueError(f"BatchNorm expects x of shape (N, ..., {len(p['mean'])}); got {x.shape}.")
         x = np.ascontiguousarray(x, running[0].dtype)
         mean, var = running
+        n = x.size // x.shape[-1]
         if ctx.train:
-            n = x.size // x.shape[-1]
-            mean, var = mean_var(moment_sums(x), n)
+            sums = moment_sums(x)
+            if ctx.sync is not None:
+                sums, n = _over_workers(sums, n, ctx.sync)
+            mean, var = mean_var(sums, n)
             running = self._moved(running, mean, var, n)
         inv = 1 / np.sqrt(var + self.eps)
         gamma, beta = (p["gamma"], p["beta"]) if self.affine else (1, np.zeros_like(mean))
-        return batch_norm(x, mean, gamma * inv, beta), _Cache(x, mean, inv, running)
+        return batch_norm(x, mean, gamma * inv, beta), _Cache(x, mean, inv, running, n)
 
     def backward(self, p: Params, cache: _Cache, dy: Array, g: Params, ctx: Ctx) -> Array:
-        x, mean, inv, running = cache
+        x, mean, inv, running, n = cache
         for name, value in zip(("mean", "var"), running, strict=True):
             g[name][...] += len(x) * value
         dy = np.ascontiguousarray(dy)
@@ -80,7 +86,9 @@ class BatchNorm(Layer):
         scale = p["gamma"] * inv if self.affine else inv
         if not ctx.train:
             return batch_norm(dy, np.zeros_like(mean), scale, np.zeros_like(mean))
-        return batch_norm_grad(x, dy, mean, inv, scale, sums, x.size // x.shape[-1])
+        if ctx.sync is not None:
+            ctx.sync(sums.reshape(-1))  # a view: messages have one axis
+        return batch_norm_grad(x, dy, mean, inv, scale, sums, n)
 
     def _moved(self, running: tuple[Array, Array], mean: Array, var: Array, n: int) -> tuple[Array, Array]:
         """The running statistics after a batch of n values a channel."""
@@ -90,3 +98,10 @@ class BatchNorm(Layer):
         old_mean, old_var = running
         moved_var = old_var if n == 1 else kept * old_var + new * (n / (n - 1)) * var
         return kept * old_mean + new * mean, moved_var
+
+
+def _over_workers(sums: Array, n: int, sync: Callable[[Array], None]) -> tuple[Array, int]:
+    """Moment sums (2, C) and count of the whole minibatch, in one message."""
+    packed = np.append(sums, float(n))
+    sync(packed)
+    return packed[:-1].reshape(sums.shape), int(packed[-1])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +18,7 @@ from sparkdl.train.task import Task
 
 __all__ = ["EVALUATION_ROWS", "TAIL", "Part", "ShardWorker", "open_worker"]
 
-TAIL = 3  # a step vector is [trainable gradients | buffers | loss, weight, rows]
+TAIL = 4  # a step vector is [trainable gradients | buffers | loss, weight, rows, wishes to stop]
 EVALUATION_ROWS = 1024  # rows scored at a time
 DROPOUT = 1  # purpose of a generator in (seed, purpose, epoch, step, shard)
 MAX_OPEN = 8  # shards one process keeps mapped: those of two fits side by side on four threads
@@ -24,25 +27,30 @@ MAX_OPEN = 8  # shards one process keeps mapped: those of two fits side by side 
 class Part(NamedTuple):
     """One shard's contribution, or the sum of several.
 
-    `vec` is a step vector, or empty for an evaluation; `metrics` are the float64 sums of a MetricSet; `profile` tells,
-    when asked for, where the time went.
+    `vec` is a step vector, or empty for an evaluation; `metrics` are the float64 sums of a MetricSet; `data_s` is the
+    time that reading took; `profile` tells, when asked for, where all of it went.
     """
 
     vec: Array
     metrics: Array
+    data_s: float = 0.0
     profile: Profile | None = None
 
     def plus(self, other: Part) -> Part:
-        """Add the other part into this one, in place."""
+        """The sum of both; this one's arrays are changed in place."""
         np.add(self.vec, other.vec, out=self.vec)
         np.add(self.metrics, other.metrics, out=self.metrics)
         if self.profile is not None and other.profile is not None:
             self.profile.merge(other.profile)
-        return self
+        return self._replace(data_s=self.data_s + other.data_s)
 
 
 class ShardWorker:
-    """One shard together with what computing over it reuses from step to step."""
+    """One shard together with what computing over it reuses from step to step.
+
+    A worker that meets others within a step sets `ready` and `sync` for its contexts (see `nn.Ctx`). `ready` hears of
+    the last minibatch of an update only: until then more is to be added.
+    """
 
     def __init__(self, task: Task, handle: Handle) -> None:
         self.task = task
@@ -50,29 +58,40 @@ class ShardWorker:
         self.reader = ShardReader(handle, task.info)
         self._epoch = -1
         self._batches: Any = ()
+        self.ready: Callable[[str], None] | None = None
+        self.sync: Callable[[Array], None] | None = None
 
-    def gradient(self, params: Array, epoch: int, step: int) -> Part:
-        """Step vector of update `step` of `epoch` over this shard's rows of it; zeros where there are none."""
+    def gradient(self, params: Array, epoch: int, step: int, out: Array | None = None) -> Part:
+        """Step vector of update `step` of `epoch` over this shard's rows of it; zeros where there are none.
+
+        It is written into `out` (layout.size + TAIL,) where that is given.
+        """
         task, profile = self.task, Profile() if self.task.training.profile else None
         size = task.model.layout.size
-        vec = np.zeros(size + TAIL, params.dtype)
+        vec = np.empty(size + TAIL, params.dtype) if out is None else out
+        vec[:] = 0
         grad = vec[:size]
         acc = task.metrics.zeros()
         rng = np.random.default_rng((task.training.seed, DROPOUT, epoch, step, self.part))
-        ctx = Ctx(train=True, rng=rng, clock=profile)
-        loss = weight = 0.0
+        ctx = Ctx(train=True, rng=rng, clock=profile, sync=self.sync)
+        loss = weight = data_s = 0.0
         rows = 0
+        minibatches = self._minibatches(epoch, step)
         with np.errstate(all="ignore"):  # what is not finite is judged once, after the reduction
-            for index in self._minibatches(epoch, step):
+            for i, index in enumerate(minibatches, 1):
+                if i == len(minibatches):
+                    ctx = replace(ctx, ready=self.ready)
+                started = time.perf_counter()
                 with ctx.span("data"):
                     x, y, w = self.reader.train_batch(index)
+                data_s += time.perf_counter() - started
                 with ctx.span("compute"):
                     sums, z = task.model.accumulate(params, grad, x, y, w, ctx)
                 with ctx.span("metrics"):
                     task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
                 loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
-        vec[size:] = loss, weight, rows
-        return Part(vec, acc, profile)
+        vec[size : size + 3] = loss, weight, rows
+        return Part(vec, acc, data_s, profile)
 
     def evaluate(self, params: Array) -> Part:
         """Metric sums over this shard's validation rows."""

@@ -10,7 +10,6 @@ import numpy as np
 
 from sparkdl.errors import TrainingError
 from sparkdl.nn import Array
-from sparkdl.train.gradient import TAIL
 from sparkdl.train.run import Run
 from sparkdl.train.task import Task
 
@@ -44,7 +43,7 @@ def apply_update(task: Task, run: Run, vec: Array) -> StepSums:
     """
     layout = task.model.layout
     n, lr = layout.num_trainable, learning_rate(task, run)
-    loss, weight, rows = (float(v) for v in vec[-TAIL:])
+    loss, weight, rows = (float(v) for v in vec[layout.size : layout.size + 3])
     grad = vec[:n]
     norm = 0.0
     if weight > 0:
