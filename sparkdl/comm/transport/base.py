@@ -93,7 +93,7 @@ class Pending(Protocol):
 
 
 class Transport(ABC):
-    """Messages between `size` ranks; this one is `rank`. One thread at a time may call it.
+    """Messages between `size` ranks; this one is `rank`. One thread at a time may call it, `interrupt` excepted.
 
     A message is a contiguous one-dimensional array. Those from one peer arrive in the order they were sent and must be
     asked for in that order, with the same tag, dtype and count: anything else is a MessageMismatch that names both
@@ -130,6 +130,10 @@ class Transport(ABC):
     @abstractmethod
     def abort(self, reason: str) -> None:
         """Leave at once, telling all peers why, so that they report this rank and its reason. Closes."""
+
+    @abstractmethod
+    def interrupt(self, reason: str) -> None:
+        """From any thread: the peers hear why; the operation under way fails, as do all later ones. Closes nothing."""
 
     @abstractmethod
     def close(self) -> None:

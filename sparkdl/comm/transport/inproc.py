@@ -102,6 +102,9 @@ class InprocTransport(Transport):
             self._group.fail(CommError(reason, rank=self.rank, culprit=self.rank))
             self.close()
 
+    def interrupt(self, reason: str) -> None:
+        self._group.fail(CommError(reason, rank=self.rank, culprit=self.rank))
+
     def close(self) -> None:
         if self._broken is None:
             self._broken = CommError("the transport is closed", rank=self.rank)

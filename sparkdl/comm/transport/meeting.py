@@ -22,7 +22,7 @@ from sparkdl.comm.transport.doorbell import Doorbell
 from sparkdl.comm.transport.options import TransportOptions
 from sparkdl.comm.transport.sharing import accept_memory, offer_memory
 from sparkdl.comm.transport.shm import ShmChannel
-from sparkdl.comm.transport.stream import PlainStream, Stream, TlsStream
+from sparkdl.comm.transport.stream import Stream, stream_over
 from sparkdl.comm.transport.talk import Script, Talk
 
 __all__ = ["Meeting"]
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 CONVERSATION_S = 5.0  # what one connection may take to prove itself
 RETRY_S, RETRY_FACTOR, MAX_RETRY_S = 0.2, 1.3, 3.0
-KEEPALIVE_S = 60  # data may rest for hours; firewalls forget a connection that shows nothing for some minutes
 MIN_STRANGERS = 256  # connections that have not proved themselves: so many, or four for each awaited one, are borne
 MAX_COMPLAINTS = 10  # lines in the log about refused connections; the rest is counted
 
@@ -141,16 +140,7 @@ class Meeting:
             self._begin(sock, self._answered(), time.monotonic(), None, f"{address[0]} port {address[1]}")
 
     def _begin(self, sock: socket.socket, script: Script, now: float, edge: Edge | None, name: str = "") -> None:
-        stream: Stream
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
-        if self._options.tls is None:
-            stream = PlainStream(sock)
-        else:
-            server_name = None if edge is None else self._addresses[edge.peer][0]
-            stream = TlsStream(sock, self._options.tls, server_name)
+        stream = stream_over(sock, self._options.tls, None if edge is None else self._addresses[edge.peer][0])
         talk = Talk(stream, script, now + CONVERSATION_S, name, edge)
         self._talks.append(talk)
         self._selector.register(stream, selectors.EVENT_WRITE if edge is not None else selectors.EVENT_READ, talk)

@@ -78,6 +78,9 @@ class Mesh(Transport):
     def abort(self, reason: str) -> None:
         self._leave(CommError(reason, rank=self.rank), ControlFrame(Control.ABORT, self.rank, reason))
 
+    def interrupt(self, reason: str) -> None:
+        self._monitor.fail(CommError(reason, rank=self.rank, culprit=self.rank), reason)
+
     def close(self) -> None:
         self._leave(CommError("the transport is closed", rank=self.rank), ControlFrame(Control.BYE))
 

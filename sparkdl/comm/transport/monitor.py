@@ -77,6 +77,11 @@ class Monitor:
             self._changed.clear()
         return self.failure
 
+    def fail(self, error: CommError, reason: str) -> None:
+        """From any thread: this rank has failed, and the peers hear of it."""
+        self._fail(error, ControlFrame(Control.ABORT, self._rank, reason))
+        self._stop.ring()
+
     def leave(self, farewell: ControlFrame) -> None:
         """Say farewell to all peers, unless a failure has said it, close the connections and end the thread."""
         if self._farewell is None:

@@ -10,7 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 
-__all__ = ["PlainStream", "Stream", "TlsStream"]
+__all__ = ["PlainStream", "Stream", "TlsStream", "stream_over"]
+
+KEEPALIVE_S = 60  # data may rest for hours; firewalls forget a connection that shows nothing for some minutes
+
+Tls = Callable[[bool], ssl.SSLContext]  # makes the context of a connection, given server_side
 
 
 class Stream(ABC):
@@ -24,6 +28,11 @@ class Stream(ABC):
 
     def close(self) -> None:
         self._sock.close()
+
+    def shut(self) -> None:
+        """End both directions; whoever waits for the socket wakes up. It stays open until `close`."""
+        with suppress(OSError):  # it may have ended already
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def limit_within_host(self, nbytes: int) -> None:
         """Let at most about nbytes be under way to a peer at this rank's own address."""
@@ -112,3 +121,13 @@ class TlsStream(Stream):
             return self._sock.send(next(view for view in views if view))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
+
+
+def stream_over(sock: socket.socket, tls: Tls | None, server_name: str | None) -> Stream:
+    """A stream over a new socket, made non-blocking; server_name is None on the side that listens."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+    return PlainStream(sock) if tls is None else TlsStream(sock, tls, server_name)
