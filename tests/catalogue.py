@@ -15,7 +15,7 @@ import numpy as np
 
 from sparkdl import nn, optim
 from sparkdl.nn import zoo
-from sparkdl.strategies import Strategy, TreeAggregate
+from sparkdl.strategies import AllReduce, Strategy, TreeAggregate
 from sparkdl.train import metrics
 
 __all__ = [
@@ -233,6 +233,10 @@ STRATEGIES = [
     StrategyCase("tree_aggregate", TreeAggregate()),
     StrategyCase("tree_aggregate-depth1", TreeAggregate(depth=1)),
     StrategyCase("tree_aggregate-depth2", TreeAggregate(depth=2)),
+    StrategyCase("allreduce", AllReduce()),
+    StrategyCase("allreduce-ring", AllReduce("ring", bucket_mb=0)),
+    StrategyCase("allreduce-buckets", AllReduce(bucket_mb=1e-4)),
+    StrategyCase("allreduce-sharded", AllReduce(shard_optimizer=True)),
 ]
 
 # Allreduce algorithms by name.

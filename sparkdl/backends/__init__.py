@@ -1,6 +1,6 @@
 """Where code runs. `backends.spark` is imported by name, so that threads need no JVM."""
 
-from sparkdl.backends.base import Backend, Remote, Shards
+from sparkdl.backends.base import Backend, Group, Peers, Remote, Seat, Shards, Slots
 from sparkdl.backends.local import LocalBackend
 
-__all__ = ["Backend", "LocalBackend", "Remote", "Shards"]
+__all__ = ["Backend", "Group", "LocalBackend", "Peers", "Remote", "Seat", "Shards", "Slots"]

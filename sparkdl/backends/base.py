@@ -1,15 +1,16 @@
-"""The contract of a backend: where code runs and how the driver hears of it."""
+"""The contract of a backend: where code runs, as jobs of the driver or as peers that meet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
+from sparkdl.comm import AllGather, Transport, TransportOptions
 from sparkdl.data import DataInfo, Handle
 from sparkdl.train.files import Files
 
-__all__ = ["Backend", "Remote", "Shards"]
+__all__ = ["Backend", "Group", "Peers", "Remote", "Seat", "Shards", "Slots"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -29,10 +30,56 @@ class Shards(Protocol):
     def info(self) -> DataInfo: ...
     @property
     def handles(self) -> tuple[Handle, ...]: ...
+    def delete(self) -> None:
+        """Remove the shards."""
+
+
+class Slots(NamedTuple):
+    """How many tasks may run at once, None where nothing limits them; and whether that number changes by itself."""
+
+    tasks: int | None
+    dynamic: bool = False
+
+
+class Group(NamedTuple):
+    """What tells one launch of peers from all others; secret is known to its driver and workers only."""
+
+    job_id: str
+    attempt: int
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Group({self.job_id}, attempt {self.attempt})"
+
+
+class Seat(Protocol):
+    """The place of one rank among peers that run at the same time."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def handle(self) -> Handle: ...
+    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
+        """Meet the other ranks, finding them by small texts; every rank calls it once. Errors: CommError."""
+
+
+class Peers(Protocol):
+    """Peers that have been launched."""
+
+    def done(self) -> bool:
+        """Whether all have ended, or none runs any more."""
+
+    def wait(self) -> None:
+        """Return when they are done. Errors: what ended them, if it was a failure."""
+
+    def cancel(self) -> None:
+        """End them as soon as can be."""
 
 
 class Backend(Protocol):
-    """The driver's plane of an execution: each call is one job over all shards."""
+    """Where code runs. The driver's plane: a call is one job over all shards; the executors': peers that meet."""
 
     @property
     def max_result_bytes(self) -> int | None:
@@ -50,3 +97,19 @@ class Backend(Protocol):
         plus may change and return its first argument. The order of additions depends only on the number of shards
         and the depth, so that the same input gives the same bits. A shard counts once, however often it is tried.
         """
+
+    @property
+    def driver_host(self) -> str:
+        """The name or address under which workers reach the driver."""
+
+    def slots(self) -> Slots:
+        """What peers may take up at this moment."""
+
+    def heal(self, shards: Shards) -> None:
+        """Write the shards anew where one was not found. Errors: TrainingError where the rows are not the same."""
+
+    def spread(self, shards: Shards, parts: int) -> Shards:
+        """The same rows as `parts` shards, which are the caller's to delete."""
+
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> Peers:
+        """Start fn for every shard, all at the same time; returns at once."""

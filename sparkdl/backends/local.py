@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from sparkdl.backends.base import Remote, Shards
+from sparkdl.backends.base import Group, Remote, Seat, Shards, Slots
+from sparkdl.comm import AllGather, Transport, TransportOptions, inproc_group
 from sparkdl.data import Handle
 from sparkdl.train.files import Files, LocalFiles
 
@@ -44,3 +47,75 @@ class LocalBackend:
         """As `Backend.tree_aggregate`; depth is of no consequence in one process."""
         with ThreadPoolExecutor(self.threads) as pool:
             return functools.reduce(plus, pool.map(fn, shards.handles))
+
+    @property
+    def driver_host(self) -> str:
+        """Threads of this process."""
+        return "127.0.0.1"
+
+    def slots(self) -> Slots:
+        """As many threads as there are peers."""
+        return Slots(None)
+
+    def heal(self, shards: Shards) -> None:
+        """Threads see the disk that the shards were written to."""
+
+    def spread(self, shards: Shards, parts: int) -> Shards:
+        """Threads do not run out of slots."""
+        raise AssertionError((shards, parts))
+
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> _LocalPeers:
+        """As `Backend.run_peers`."""
+        return _LocalPeers(shards.handles, fn)
+
+
+@dataclass
+class _Table:
+    """Where threads find their transports: the first to come lays it."""
+
+    size: int
+    transports: list[Transport] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def lay(self, options: TransportOptions) -> list[Transport]:
+        with self.lock:
+            self.transports = self.transports or inproc_group(self.size, options)
+            return self.transports
+
+
+@dataclass(frozen=True)
+class _LocalSeat:
+    rank: int
+    handle: Handle
+    table: _Table
+
+    @property
+    def size(self) -> int:
+        return self.table.size
+
+    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
+        return self.table.lay(options)[self.rank]
+
+
+class _LocalPeers:
+    """A thread for each rank."""
+
+    def __init__(self, handles: tuple[Handle, ...], fn: Callable[[Seat], None]) -> None:
+        self._table = _Table(len(handles))
+        pool = ThreadPoolExecutor(len(handles), thread_name_prefix="sparkdl-rank")
+        seats = (_LocalSeat(rank, handle, self._table) for rank, handle in enumerate(handles))
+        self._futures: list[Future[None]] = [pool.submit(fn, seat) for seat in seats]
+        pool.shutdown(wait=False)
+
+    def done(self) -> bool:
+        if any(future.done() and future.exception() is not None for future in self._futures):
+            self.cancel()  # the others may be waiting for a rank that never met them
+        return all(future.done() for future in self._futures)
+
+    def wait(self) -> None:
+        for future in self._futures:
+            future.result()
+
+    def cancel(self) -> None:
+        for transport in self._table.transports:
+            transport.interrupt("the fit was cancelled")

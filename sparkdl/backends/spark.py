@@ -14,9 +14,10 @@ from pyspark import RDD
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from sparkdl.backends.base import Remote, Shards
+from sparkdl.backends.base import Remote, Seat, Shards, Slots
 from sparkdl.backends.spark_errors import is_missing_shard, own_error, readable_errors
 from sparkdl.backends.spark_files import files_for
+from sparkdl.backends.spark_peers import SparkPeers
 from sparkdl.backends.spark_shared import share
 from sparkdl.data import Handle
 from sparkdl.data.spark import SparkShards
@@ -67,10 +68,38 @@ class SparkBackend:
             except (Py4JError, PySparkException) as e:
                 if not (rebuilds_left and is_missing_shard(e)):
                     raise own_error(e) from e
-                log.warning("a shard is not where it was written; writing all of them anew")
-            with readable_errors():
-                shards.rebuild()
+                self.heal(shards)
         raise AssertionError("unreachable")
+
+    @property
+    def driver_host(self) -> str:
+        """`spark.driver.host`, which executors reach already."""
+        return self._context.getConf().get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+
+    def slots(self) -> Slots:
+        """Tasks that may run at once under the default resource profile."""
+        context: Any = self._context._jsc.sc()  # no public way to this figure, which the scheduler's own check uses
+        count = context.maxNumConcurrentTasks(context.resourceProfileManager().defaultResourceProfile())
+        dynamic = str(self._context.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+        return Slots(int(count), dynamic)
+
+    def heal(self, shards: Shards) -> None:
+        """As `Backend.heal`."""
+        assert isinstance(shards, SparkShards)
+        log.warning("a shard is not where it was written; writing all of them anew")
+        with readable_errors():
+            shards.rebuild()
+
+    def spread(self, shards: Shards, parts: int) -> SparkShards:
+        """As `Backend.spread`: the data are read again."""
+        assert isinstance(shards, SparkShards)
+        with readable_errors():
+            return shards.over(parts)
+
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> SparkPeers:
+        """As `Backend.run_peers`: one barrier stage."""
+        assert isinstance(shards, SparkShards)
+        return SparkPeers(self._context, shards.rdd, fn, self.driver_host)
 
 
 def tree_sum(values: RDD[T], plus: Callable[[T, T], T], depth: int) -> T:

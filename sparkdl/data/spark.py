@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -56,9 +56,16 @@ class SparkShards:
     rdd: one Handle a partition, persisted. handles: the same on the driver, in order.
     """
 
-    def __init__(self, rdd: RDD[Handle], handles: tuple[Handle, ...], info: DataInfo, folder: str) -> None:
+    def __init__(
+        self,
+        rdd: RDD[Handle],
+        handles: tuple[Handle, ...],
+        info: DataInfo,
+        folder: str,
+        over: Callable[[int, LabelMap | None, Preprocess], SparkShards],
+    ) -> None:
         self.rdd, self.handles, self.info = rdd, handles, info
-        self._folder = folder
+        self._folder, self._over = folder, over
 
     def delete(self) -> None:
         """Remove the files, by a job that goes where they are unless the driver sees them, and forget the handles."""
@@ -81,6 +88,10 @@ class SparkShards:
                     "now. Start again, on data that stay as they are."
                 )
         self.handles = handles
+
+    def over(self, parts: int) -> SparkShards:
+        """The same rows, read again, as `parts` shards; labels and scaling stay as they are."""
+        return self._over(parts, self.info.labels, self.info.preprocess)
 
     def __enter__(self) -> SparkShards:
         return self
@@ -133,7 +144,11 @@ def spool(
         size / 1e6,
         time.monotonic() - began,
     )
-    return SparkShards(rdd, handles, info, folder)
+
+    def over(parts: int, labels: LabelMap | None, preprocess: Preprocess) -> SparkShards:
+        return spool(df, spec, parts, valid_df=valid_df, labels=labels, preprocess=preprocess)
+
+    return SparkShards(rdd, handles, info, folder, over)
 
 
 def packing_of(df: DataFrame, spec: DataSpec) -> Packing:

@@ -14,7 +14,7 @@ import numpy as np
 from sparkdl.backends import Backend
 from sparkdl.data import DataInfo, DataSpec, LabelMap
 from sparkdl.errors import ConfigError
-from sparkdl.ml.sources import spooled
+from sparkdl.ml.sources import backend_of, spooled
 from sparkdl.ml.trained import TrainedModel
 from sparkdl.nn import Array, Layer, Loss, Model, Shape, SoftmaxCrossEntropy
 from sparkdl.optim import Adam, Constant, Optimizer, Schedule
@@ -100,6 +100,7 @@ def fit(
     labels = None if classes is None else LabelMap(tuple(classes))
     if spec.label is None:
         raise ConfigError("Training needs targets: name their column in DataSpec.label (data.label).")
+    strategy, workers = strategy.plan(workers, backend_of(data, workers).slots())
     with spooled(data, spec, valid=valid, labels=labels, workers=workers) as (backend, shards):
         info = shards.info
         if scale_lr:

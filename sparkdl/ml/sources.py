@@ -15,7 +15,17 @@ from sparkdl.backends import Backend, LocalBackend, Shards
 from sparkdl.data import DataSpec, LabelMap, Preprocess, read_path, spool_local
 from sparkdl.errors import ConfigError
 
-__all__ = ["spooled"]
+__all__ = ["backend_of", "spooled"]
+
+
+def backend_of(data: Any, workers: int = 0) -> Backend:
+    """Spark for a DataFrame, threads for Arrow data. workers: 0 for one a slot."""
+    if isinstance(data, DataFrame):
+        # Imported here: who trains on threads needs no JVM gateway.
+        from sparkdl.backends.spark import SparkBackend
+
+        return SparkBackend(data.sparkSession)
+    return LocalBackend(workers or os.cpu_count() or 1)
 
 
 @contextmanager
@@ -33,19 +43,17 @@ def spooled(
     data, valid: Spark DataFrames, or pyarrow Tables or paths. workers: number of shards, 0 for one a slot.
     """
     if isinstance(data, DataFrame):
-        # Imported here: who trains on threads needs no JVM gateway.
-        from sparkdl.backends.spark import SparkBackend
         from sparkdl.data.spark import spool
 
         parts = workers or data.sparkSession.sparkContext.defaultParallelism
         with spool(data, spec, parts, valid_df=valid, labels=labels, preprocess=preprocess) as shards:
-            yield SparkBackend(data.sparkSession), shards
+            yield backend_of(data), shards
         return
     workers = workers or os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
         batches, held_out = _batches(data), None if valid is None else _batches(valid)
         with spool_local(batches, spec, workers, folder, valid=held_out, labels=labels, preprocess=preprocess) as local:
-            yield LocalBackend(workers), local
+            yield backend_of(data, workers), local
 
 
 def _batches(data: Any) -> Iterator[pa.RecordBatch]:

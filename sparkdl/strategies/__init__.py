@@ -1,9 +1,11 @@
 """Modes of training: how local gradients become the next parameters."""
 
+from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.strategies.base import Strategy
+from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.tree_aggregate import TreeAggregate
 
-__all__ = ["STRATEGIES", "Strategy", "TreeAggregate"]
+__all__ = ["STRATEGIES", "AllReduce", "PeerStrategy", "Strategy", "TreeAggregate"]
 
 # What text in a configuration may name.
-STRATEGIES: dict[str, type[Strategy]] = {"tree_aggregate": TreeAggregate}
+STRATEGIES: dict[str, type[Strategy]] = {"tree_aggregate": TreeAggregate, "allreduce": AllReduce}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sparkdl.backends.base import Backend, Shards
+from sparkdl.backends.base import Backend, Shards, Slots
 from sparkdl.train import Loop
 
 __all__ = ["Strategy"]
@@ -12,6 +12,12 @@ __all__ = ["Strategy"]
 
 class Strategy(Protocol):
     """A frozen description of a mode. Data, backward pass, metrics and checkpoints are the loop's and the worker's."""
+
+    def plan(self, workers: int, slots: Slots) -> tuple[Strategy, int]:
+        """Before the data are read: the strategy that will train, and on how many workers (0: as the backend has it).
+
+        Errors: ConfigError where the slots do not allow what is asked for.
+        """
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task from where loop.run stands until the loop ends; the result is in loop.run."""

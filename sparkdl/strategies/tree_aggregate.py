@@ -12,7 +12,7 @@ import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from sparkdl.backends.base import Backend, Remote, Shards
+from sparkdl.backends.base import Backend, Remote, Shards, Slots
 from sparkdl.data import Handle
 from sparkdl.errors import ConfigError
 from sparkdl.fields import Interval, check_fields
@@ -38,6 +38,10 @@ class TreeAggregate:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def plan(self, workers: int, slots: Slots) -> tuple[TreeAggregate, int]:
+        """As `Strategy.plan`: tasks need not run at the same time."""
+        return self, workers
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task over the shards, one job of the backend for each update and each evaluation."""

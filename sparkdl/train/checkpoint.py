@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 STATE, TENSORS = "state.json", "state.safetensors"
 DAMAGED = (FileNotFoundError, KeyError, TypeError, ValueError)  # what reading a broken checkpoint may raise
-COUNTERS = ("epoch", "step", "step_in_epoch", "skipped", "epoch_rows", "epoch_seconds")
 
 
 class Checkpoint(NamedTuple):
@@ -139,8 +138,7 @@ class Checkpoints:
         for name, slot in slots.items():
             np.copyto(run.opt_state[name], slot)
         run.epoch_metrics = tensors["metrics"]
-        for name in COUNTERS:
-            setattr(run, name, state["run"][name])
+        run.count_from(state["run"])
         run.schedule_state = state["schedule"]
         run.strategy_state = state["strategy"] | _under("strategy/", tensors)
         run.callback_state = {k: v | _under(f"callbacks/{k}/", tensors) for k, v in state["callbacks"].items()}
@@ -160,7 +158,7 @@ class Checkpoints:
             "format_version": FORMAT_VERSION,
             "versions": {"sparkdl": sparkdl.__version__, "numpy": np.__version__},
             "config": self.config,
-            "run": {name: getattr(run, name) for name in COUNTERS},
+            "run": run.counters(),
             "stop_reason": run.stop_reason,
             "schedule": run.schedule_state,
             "strategy": _plain(run.strategy_state),

@@ -19,7 +19,7 @@ __all__ = ["History", "Record"]
 
 Record = dict[str, Any]  # name -> number, or list of numbers (a confusion matrix)
 
-NOT_PLOTTED = {"epoch", "step", "rows", "lr", "samples_per_s", "skipped"}
+NOT_PLOTTED = {"epoch", "step", "rows", "lr", "samples_per_s", "skipped", "slowest_rank"}
 TABLE_ROWS = 20  # epochs shown from the start and the end of a long history
 
 

@@ -27,7 +27,7 @@ class Loop:
     """Drives one fit, on the driver or, where workers train among themselves, on each of them.
 
     A strategy hands `fit` its steps. One whose steps are made elsewhere keeps the fit open with `watching` and passes
-    on what it hears to `step_end` and `epoch_end`.
+    on what it hears to `step_end`, `epoch_end` and `save`.
 
     Order at the end of an epoch: validation, schedule, history, callbacks in their order, checkpoint. Hence a
     checkpoint knows what the callbacks concluded, and a resumed run goes on exactly where it stopped.
@@ -76,19 +76,19 @@ class Loop:
             self._epoch(steps)
 
     def step_end(self, logs: Mapping[str, float]) -> None:
-        """Tell callbacks and checkpoints of an update that the run holds."""
+        """Tell the callbacks of an update that the run holds."""
         self.callbacks.step_end(self.run, logs)
-        if self.checkpoints is not None and self.run.step_in_epoch < self.task.steps_per_epoch:
-            self.callbacks.collect(self.run)
-            self.checkpoints.step_end(self.run)
 
     def epoch_end(self, record: Mapping[str, Any]) -> None:
-        """Tell history, callbacks and checkpoints of an epoch that the run holds."""
+        """Tell history and callbacks of an epoch that the run holds."""
         self.run.history.append(record)
         self.callbacks.epoch_end(self.run, record)
+
+    def save(self) -> None:
+        """Write a checkpoint where one is due after the update or epoch that the run has just ended."""
         if self.checkpoints is not None:
             self.callbacks.collect(self.run)
-            self.checkpoints.epoch_end(self.run)
+            (self.checkpoints.step_end if self.run.step_in_epoch else self.checkpoints.epoch_end)(self.run)
 
     def _figures(self) -> tuple[str, ...]:
         names = self.task.metrics.names
@@ -122,6 +122,8 @@ class Loop:
         run.step_in_epoch += 1
         run.epoch_seconds += time.perf_counter() - started
         self.step_end(self._step_logs(step.sums))
+        if run.step_in_epoch < self.task.steps_per_epoch:
+            self.save()
         return True
 
     def _step_logs(self, sums: StepSums) -> dict[str, float]:
@@ -149,4 +151,5 @@ class Loop:
         run.epoch, run.step_in_epoch = run.epoch + 1, 0
         task.schedule.observe(run.schedule_state, record)
         self.epoch_end(record)
+        self.save()
         steps.agree()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +46,14 @@ class Profile:
     def to_dict(self) -> dict[str, dict[str, float]]:
         """For JSON: `{"workers > compute > forward/dense_0": {"seconds": ..., "calls": ...}, ...}`."""
         return {" > ".join(p): {"seconds": s, "calls": self.calls[p]} for p, s in self.seconds.items()}
+
+    @classmethod
+    def from_dict(cls, spans: Mapping[str, Mapping[str, float]]) -> Profile:
+        """From `to_dict`."""
+        profile = cls()
+        for text, span in spans.items():
+            profile._add(tuple(text.split(" > ")), span["seconds"], int(span["calls"]))
+        return profile
 
     def table(self) -> str:
         """Two tables as text: the phases of each place with their share of its time; the layers with theirs of all."""

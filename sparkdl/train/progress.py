@@ -14,7 +14,8 @@ from sparkdl.train.run import Run
 __all__ = ["Progress", "epoch_line"]
 
 REFRESH_S = 0.1  # least time between two drawings of the bar
-NOT_SHOWN = {"epoch", "step", "lr", "rows", "seconds", "samples_per_s"}
+NOT_SHOWN = {"epoch", "step", "lr", "rows", "seconds", "samples_per_s", "slowest_rank"}
+WAITING = 0.1  # share of an epoch that workers may wait for the slowest before it is named
 
 
 class Progress(Callback):
@@ -98,6 +99,9 @@ def epoch_line(logs: Mapping[str, Any], epochs: int = 0, left: float | None = No
         parts.append(f"{logs['samples_per_s']:,.0f} samples/s")
     if "seconds" in logs:
         parts.append(f"{logs['seconds']:.1f} s")
+    waited = max(logs.get("waiting_s", [0.0])) / max(logs.get("seconds", 0.0), 1e-9)
+    if waited > WAITING:
+        parts.append(f"rank {logs['slowest_rank']} is slow: others wait {100 * waited:.0f} %")
     if left is not None:
         parts.append(f"eta {_clock(left)}")
     return "  ".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from sparkdl.nn import Array
 from sparkdl.train.history import History
 
 __all__ = ["Run"]
+
+COUNTERS = ("epoch", "step", "step_in_epoch", "skipped", "epoch_rows", "epoch_seconds")
 
 
 @dataclass
@@ -46,6 +49,15 @@ class Run:
     epochs: int = 0
     steps_per_epoch: int = 0
     figures: tuple[str, ...] = ()
+
+    def counters(self) -> dict[str, Any]:
+        """How far the fit has come, as plain numbers."""
+        return {name: getattr(self, name) for name in COUNTERS}
+
+    def count_from(self, counters: Mapping[str, Any]) -> None:
+        """Take over what `counters` returned. Errors: KeyError."""
+        for name in COUNTERS:
+            setattr(self, name, counters[name])
 
     def stop(self, reason: str) -> None:
         """Ask for the fit to end after the step or epoch under way; the first reason given is kept."""

@@ -13,7 +13,7 @@ from sparkdl.nn import Array
 from sparkdl.train.run import Run
 from sparkdl.train.task import Task
 
-__all__ = ["StepSums", "apply_update", "learning_rate"]
+__all__ = ["StepSums", "apply_update", "learning_rate", "nonfinite"]
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +54,13 @@ def apply_update(task: Task, run: Run, vec: Array) -> StepSums:
             if layout.size > n:
                 np.divide(vec[n : layout.size], rows, out=run.params[n:])
         else:
-            _nonfinite(task, run, loss, norm)
+            nonfinite(task, run, loss, norm)
     run.step += 1
     return StepSums(loss, weight, int(rows), lr, norm)
 
 
-def _nonfinite(task: Task, run: Run, loss: float, norm: float) -> None:
+def nonfinite(task: Task, run: Run, loss: float, norm: float) -> None:
+    """Meet a loss or gradient that is not finite as `on_nonfinite` says."""
     what = f"step {run.step} (epoch {run.epoch + 1}): loss {loss:g}, gradient norm {norm:g}"
     if task.training.on_nonfinite == "error":
         raise TrainingError(

@@ -1,0 +1,88 @@
+"""Peers on Spark: the tasks of one barrier stage, which all run at the same time."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
+
+from sparkdl.backends.base import Group, Seat
+from sparkdl.comm import AllGather, Transport, TransportOptions, connect
+from sparkdl.data import Handle
+
+__all__ = ["SparkPeers"]
+
+
+class SparkPeers:
+    """A barrier job that runs in a thread of its own, so that the driver's main thread stays free.
+
+    The tasks run over the RDD of handles. Its cached blocks send each to its shard; where one is lost, its lineage
+    writes the shard anew within the stage.
+    """
+
+    def __init__(self, context: SparkContext, rdd: RDD[Handle], fn: Callable[[Seat], None], driver_host: str) -> None:
+        self._context, self._group = context, f"sparkdl-{uuid.uuid4().hex}"
+        self._job = rdd.barrier().mapPartitions(partial(_sit, fn, driver_host))
+        self._error: BaseException | None = None
+        self._thread = InheritableThread(target=self._run, name="sparkdl-peers")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        self._context.cancelJobGroup(self._group)
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, "sparkdl: training", interruptOnCancel=True)
+            self._job.collect()
+        except BaseException as e:
+            self._error = e
+
+
+@dataclass(frozen=True)
+class _SparkSeat:
+    context: BarrierTaskContext
+    handle: Handle
+    driver_host: str
+
+    @property
+    def rank(self) -> int:
+        return self.context.partitionId()
+
+    @property
+    def size(self) -> int:
+        return len(self.context.getTaskInfos())
+
+    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
+        """Spark's own allGather would do as well, but takes a second each time."""
+        if not (options.interface or options.cidr or options.route_to):
+            options = replace(options, route_to=self.driver_host)
+        return connect(
+            self.rank,
+            self.size,
+            allgather,
+            group.secret,
+            job_id=group.job_id,
+            attempt=group.attempt,
+            options=options,
+        )
+
+
+def _sit(fn: Callable[[Seat], None], driver_host: str, handles: Iterable[Handle]) -> Iterator[Any]:
+    (handle,) = handles  # read to its end: a task that leaves input unread costs its worker
+    seat = _SparkSeat(BarrierTaskContext.get(), handle, driver_host)
+    assert handle.part == seat.rank, (handle.part, seat.rank)
+    fn(seat)
+    return iter(())

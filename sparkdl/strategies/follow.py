@@ -1,0 +1,180 @@
+"""The driver's side of one launch of peers: it plays their reports to the loop's callbacks and checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sparkdl import errors
+from sparkdl.backends.base import Peers
+from sparkdl.control import GONE, Coordinator, Message
+from sparkdl.errors import SparkdlError, TrainingError
+from sparkdl.nn import Array
+from sparkdl.train import Loop, Profile
+
+__all__ = ["Failure", "Follower"]
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.05
+GRACE_S = 10.0  # for all ranks to leave by themselves after one has failed, on top of the time-out
+TRANSIENT = {"OSError", "MemoryError", "ConnectionError", "BrokenPipeError", "TimeoutError", "ShardMissing"}
+MISSING = "ShardMissing"
+# What Spark says of tasks that died with their process; anything else in a job that no rank reported is final.
+LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "failed barrier ResultStage", "Executor heartbeat")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a launch ended: the error for the user, whether another launch may fare better, whether a shard was lost."""
+
+    error: Exception
+    transient: bool
+    missing: bool = False
+
+
+@dataclass
+class Follower:
+    """Follows one launch until it ends; the run then stands where the last whole state left it."""
+
+    loop: Loop
+    coordinator: Coordinator
+    peers: Peers
+    _hosts: dict[int, str] = field(default_factory=dict)
+    _failed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    _gone: dict[int, str] = field(default_factory=dict)
+    _ended: set[int] = field(default_factory=set)
+    _told: bool = False
+    _trouble_since: float | None = None
+
+    def follow(self, patience_s: float) -> Failure | None:
+        """Return when nothing runs any more: None if all went well. Callbacks raise through."""
+        mark = self.loop.run.counters()
+        self._mark = mark
+        try:
+            while True:
+                report = self.coordinator.next(TICK_S)
+                if report is not None:
+                    self._hear(report.rank, report.message)
+                elif self.peers.done():
+                    break
+                self._ask_to_stop()
+                self._end_what_lingers(patience_s)
+        except BaseException:
+            self.peers.cancel()
+            raise
+        try:
+            self.peers.wait()
+        except Exception as e:
+            self.loop.run.count_from(self._mark)
+            return self._failure(e)
+        return None
+
+    def _hear(self, rank: int, message: Message) -> None:
+        kind, data = message.kind, message.data
+        if kind == "hello":
+            self._hosts[rank] = f"{data['host']}, process {data['pid']}"
+        elif kind == "steps":
+            for step in data["steps"]:
+                self.loop.run.count_from(step["run"])
+                self.loop.step_end(step["logs"])
+        elif kind == "state":
+            self._take(message)
+            self._answer()
+            self.loop.save()
+        elif kind == "epoch":
+            self._take(message)
+            self.loop.epoch_end(data["record"])
+            self._answer()
+            self.loop.save()
+        elif kind == "end":
+            self._ended.add(rank)
+            if data["profile"] is not None and self.loop.profile is not None:
+                self.loop.profile.merge(Profile.from_dict(data["profile"]))
+        elif kind == "failed":
+            self._failed[rank] = data
+            self._spread_word(rank, f"{data['kind']}: {data['text']}")
+        elif kind == GONE and rank not in self._ended and rank not in self._failed:
+            self._gone[rank] = data["reason"]
+            self._spread_word(rank, data["reason"])
+
+    def _spread_word(self, rank: int, reason: str) -> None:
+        """The first failure: who waits for the driver and not for a peer must hear of it too."""
+        if self._trouble_since is None:
+            self._trouble_since = time.monotonic()
+            self.coordinator.abort(rank, f"rank {rank} failed: {reason}")
+
+    def _take(self, message: Message) -> None:
+        """Bring the loop's run to the state that rank 0 has sent, in place."""
+        run, data, arrays = self.loop.run, message.data, message.arrays
+        np.copyto(run.params, arrays["params"])
+        for name, slot in run.opt_state.items():
+            np.copyto(slot, arrays[f"opt/{name}"])
+        run.epoch_metrics = arrays["metrics"]
+        run.count_from(data["run"])
+        run.schedule_state = dict(data["schedule"])
+        run.strategy_state = {**data["mode"], **_under("mode/", arrays)}
+        self._mark = run.counters()
+
+    def _answer(self) -> None:
+        reason = self.loop.run.stop_reason
+        self.coordinator.send(0, "go", {"stop": reason})
+        self._told = reason is not None
+
+    def _ask_to_stop(self) -> None:
+        """Pass on a wish to stop that has come up between two states, as Ctrl-C and time budgets do."""
+        reason = self.loop.run.stop_reason
+        if reason is not None and not self._told:
+            self._told = self.coordinator.send(0, "stop", {"stop": reason})
+
+    def _end_what_lingers(self, patience_s: float) -> None:
+        if self._trouble_since is not None and time.monotonic() - self._trouble_since > patience_s + GRACE_S:
+            log.warning("some workers have not left after a failure; cancelling them")
+            self._trouble_since = None
+            self.peers.cancel()
+
+    def _failure(self, job_error: Exception) -> Failure:
+        """The first failure of all: one that a rank met itself, else a rank that was lost, else what the job says."""
+        for rank, data in self._failed.items():
+            if data["own"]:
+                return self._own(rank, data)
+        blamed = Counter(data["culprit"] for data in self._failed.values() if data["culprit"] is not None)
+        lost = [rank for rank, _ in blamed.most_common() if rank not in self._failed] or list(self._gone)
+        lost = lost or [rank for rank, _ in blamed.most_common()]
+        if lost:
+            return Failure(self._lost(lost[0]), True)
+        transient = any(sign in str(job_error) for sign in LOST)
+        first = next(iter(self._failed.values()), None)
+        return Failure(job_error if first is None else TrainingError(first["text"]), transient or first is not None)
+
+    def _own(self, rank: int, data: Mapping[str, Any]) -> Failure:
+        kind, text = data["kind"], data["text"]
+        cls = getattr(errors, kind, None)
+        if isinstance(cls, type) and issubclass(cls, SparkdlError):
+            error: Exception = cls(text)
+        else:
+            error = TrainingError(f"{self._name(rank)} failed: {kind}: {text}")
+        error.add_note(f"On {self._name(rank)}:\n{data['traceback']}")
+        return Failure(error, kind in TRANSIENT, kind == MISSING)
+
+    def _lost(self, rank: int) -> TrainingError:
+        told = next((f"{d['text']}" for d in self._failed.values() if d["culprit"] == rank), None)
+        why = self._gone.get(rank) or told or "it does not answer"
+        error = TrainingError(f"{self._name(rank)} was lost: {why}")
+        if told is not None:
+            error.add_note(f"As another rank saw it: {told}")
+        return error
+
+    def _name(self, rank: int) -> str:
+        where = self._hosts.get(rank)
+        return f"rank {rank}" if where is None else f"rank {rank} (host {where})"
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

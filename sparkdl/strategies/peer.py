@@ -1,0 +1,242 @@
+"""One worker of a fit in which workers train among themselves: it runs the loop and meets the others in each step.
+
+Every rank runs the same loop over its own shard and holds all parameters. Rank 0 tells the driver what happens; the
+driver's answers reach all ranks with the next step or, after an epoch, before it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+import traceback
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparkdl.backends.base import Group, Remote, Seat
+from sparkdl.comm import CommError, Transport, allgather, barrier, broadcast
+from sparkdl.comm.transport.auth import Identity
+from sparkdl.control import Link
+from sparkdl.nn import Array
+from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task, open_worker
+from sparkdl.train.callbacks import Logs
+
+if TYPE_CHECKING:
+    from sparkdl.strategies.peers import PeerStrategy
+
+__all__ = ["SPENT", "Peer", "PeerJob", "PeerSteps", "run_rank", "state_of"]
+
+log = logging.getLogger(__name__)
+
+LOG_S = 0.1  # steps are reported together, this often
+SPENT = ("data", "compute", "exposed")  # what a rank's time is split into
+
+
+@dataclass(frozen=True)
+class PeerJob:
+    """What every rank is given besides arrays. `counters`, `schedule` and `mode` say where the run stands."""
+
+    strategy: PeerStrategy
+    task: Task
+    group: Group
+    driver: tuple[str, int]
+    counters: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    mode: Mapping[str, Any]
+    every_steps: int | None = None
+
+
+@dataclass
+class Peer:
+    """What the steps of a mode work with on one rank. `wish` is the driver's reason to stop, once rank 0 knows it."""
+
+    task: Task
+    run: Run
+    comm: Transport
+    worker: ShardWorker
+    wish: str | None = None
+    spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
+
+    def stop_if_wished(self, wishes: float) -> None:
+        """After a step in which all ranks added up their wishes: all of them stop, or none."""
+        if wishes:
+            self.run.stop(self.wish or "the driver asked for it")
+
+
+class PeerSteps(Steps):
+    """How a mode makes its steps on one rank, and how figures of all ranks come together."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+
+    @abstractmethod
+    def allreduce(self, vec: Array) -> None:
+        """Sum vec (n,) over all ranks, in place."""
+
+    def close(self) -> None:  # few modes hold more than memory
+        """Release threads and the like; the transport may have failed."""
+
+    def optimizer_state(self) -> Mapping[str, Array]:
+        """The optimizer's whole state on rank 0; all ranks call it together."""
+        return self.peer.run.opt_state
+
+    def mode_state(self) -> Mapping[str, Any]:
+        """What a relaunch must know of the mode, on rank 0; all ranks call it together."""
+        return self.peer.run.strategy_state
+
+    def totals(self, sums: Array) -> Array:
+        total = sums.copy()
+        self.allreduce(total)
+        return total
+
+    def evaluate(self, params: Array) -> Array:
+        sums = self.peer.worker.evaluate(params).metrics
+        self.allreduce(sums)
+        return sums
+
+    def figures(self) -> dict[str, Any]:
+        """Seconds of the epoch by rank. Communication is what even the slowest rank spent on it; others wait longer."""
+        peer, size = self.peer, self.peer.comm.size
+        table = np.zeros(size * len(SPENT))
+        at = slice(peer.comm.rank * len(SPENT), (peer.comm.rank + 1) * len(SPENT))
+        table[at] = list(peer.spent_s.values())
+        peer.spent_s = dict.fromkeys(SPENT, 0.0)
+        allgather(peer.comm, table, tuple(range(0, len(table) + 1, len(SPENT))))
+        data, compute, exposed = table.reshape(size, len(SPENT)).T
+        least = float(exposed.min())
+        return {
+            "data_s": data.tolist(),
+            "compute_s": compute.tolist(),
+            "waiting_s": (exposed - least).tolist(),
+            "communication_s": least,
+            "slowest_rank": int(np.argmax(data + compute)),
+        }
+
+    def agree(self) -> None:
+        flag = np.array([self.peer.wish is not None], np.uint8)
+        broadcast(self.peer.comm, flag)
+        self.peer.stop_if_wished(float(flag[0]))
+
+
+def run_rank(job: Remote[PeerJob], arrays: Mapping[str, Remote[Array]], seat: Seat) -> None:
+    """All that one rank does, from meeting the others to the last report. Failures reach the driver, then the peers."""
+    given = job.value
+    network, group, size = given.strategy.network, given.group, seat.size
+    identity = Identity.of(seat.rank, size + 1, group.job_id, group.attempt, group.secret)
+    with Link.to(given.driver, identity, network.timeout_s, network.connect_timeout_s, network.tls) as link:
+        try:
+            link.send("hello", {"host": socket.gethostname(), "pid": os.getpid()})
+            with seat.connect(group, network, link.allgather) as comm:
+                _train(given, arrays, seat, comm, link)
+        except BaseException as error:
+            _report(link, error)
+            raise
+
+
+def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], seat: Seat, comm: Transport, link: Link) -> None:
+    run = _restored(job, {name: shared.value for name, shared in arrays.items()}, seat.rank)
+    peer = Peer(job.task, run, comm, open_worker(job.task, seat.handle))
+    steps = job.strategy.steps(peer)
+    try:
+        reporter = _Reporter(peer, steps, link, job.every_steps)
+        loop = Loop(job.task, run, [reporter])
+        loop.train(steps)
+        reporter.last(loop)
+        barrier(comm)
+    finally:
+        steps.close()
+
+
+def _restored(job: PeerJob, arrays: Mapping[str, Array], rank: int) -> Run:
+    """The run as this rank goes on with it; what has been counted of the epoch so far is rank 0's."""
+    run = Run(np.array(arrays["params"]), schedule_state=dict(job.schedule))
+    run.opt_state = {name: np.array(a) for name, a in _under("opt/", arrays).items()}
+    run.strategy_state = {**job.mode, **_under("mode/", arrays)}
+    run.epoch_metrics = np.array(arrays["metrics"]) if rank == 0 else np.zeros_like(arrays["metrics"])
+    run.count_from(job.counters)
+    return run
+
+
+def state_of(run: Run, optimizer: Mapping[str, Array], mode: Mapping[str, Any]) -> dict[str, Array]:
+    """The arrays of a run by name, as they travel between driver and ranks."""
+    arrays = {"params": run.params, "metrics": run.epoch_metrics}
+    arrays |= {f"opt/{name}": slot for name, slot in optimizer.items()}
+    return arrays | {f"mode/{name}": value for name, value in mode.items() if isinstance(value, np.ndarray)}
+
+
+class _Reporter(Callback):
+    """Tells the driver what the loop does. Every rank has one, since what is told may have to be gathered first."""
+
+    def __init__(self, peer: Peer, steps: PeerSteps, link: Link, every_steps: int | None) -> None:
+        self._peer, self._steps, self._link, self._every = peer, steps, link, every_steps
+        self._first = peer.comm.rank == 0
+        self._logs: list[dict[str, Any]] = []
+        self._logged = time.monotonic()
+
+    def step_end(self, run: Run, logs: Logs) -> None:
+        if self._first:
+            self._logs.append({"run": run.counters(), "logs": dict(logs)})
+            if time.monotonic() - self._logged >= LOG_S:
+                self._flush()
+            self._hear()
+        due = self._every is not None and run.step % self._every == 0
+        if due and run.step_in_epoch < run.steps_per_epoch:
+            self._tell("state", self._steps.totals(run.epoch_metrics), {})
+
+    def epoch_end(self, run: Run, record: Logs) -> None:
+        self._tell("epoch", run.epoch_metrics, {"record": run.history[-1]})
+
+    def last(self, loop: Loop) -> None:
+        """The state in which the loop has ended, where the driver does not know it, and this rank's profile."""
+        if loop.run.step_in_epoch:
+            self._tell("state", self._steps.totals(loop.run.epoch_metrics), {})
+        profile = None if loop.profile is None else loop.profile.to_dict()
+        self._link.send("end", {"profile": profile})
+
+    def _tell(self, kind: str, metrics: Array, data: dict[str, Any]) -> None:
+        """Send the whole state from rank 0, and wait for the driver's word."""
+        run, optimizer, mode = self._peer.run, self._steps.optimizer_state(), self._steps.mode_state()
+        if not self._first:
+            return
+        self._flush()
+        plain = {name: value for name, value in mode.items() if not isinstance(value, np.ndarray)}
+        data |= {"run": run.counters(), "schedule": run.schedule_state, "mode": plain}
+        self._link.send(kind, data, state_of(run, optimizer, mode) | {"metrics": metrics})
+        self._obey(self._link.receive().data)
+
+    def _flush(self) -> None:
+        if self._logs:
+            self._link.send("steps", {"steps": self._logs})
+        self._logs, self._logged = [], time.monotonic()
+
+    def _hear(self) -> None:
+        if (message := self._link.poll()) is not None:
+            self._obey(message.data)
+
+    def _obey(self, data: Mapping[str, Any]) -> None:
+        self._peer.wish = data.get("stop") or self._peer.wish
+
+
+def _report(link: Link, error: BaseException) -> None:
+    """Tell the driver why this rank fails, as far as it can still be told."""
+    own = not isinstance(error, CommError) or error.culprit == error.rank
+    data = {
+        "kind": type(error).__name__,
+        "text": str(error),
+        "traceback": "".join(traceback.format_exception(error))[-16_384:],
+        "culprit": None if own else getattr(error, "culprit", None),
+        "own": own,
+    }
+    try:
+        link.send("failed", data)
+    except Exception as e:
+        log.warning("the driver could not be told: %s", e)
+
+
+def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
