@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 
 from sparkdl.comm import Transport, allreduce
+from sparkdl.comm.schedules import ALLREDUCE
 from sparkdl.fields import NON_NEGATIVE
 from sparkdl.nn import Array
 from sparkdl.strategies.buckets import Buckets, Courier, bucket_bounds
@@ -21,6 +22,7 @@ from sparkdl.train import TAIL, Step, StepSums, apply_update
 
 __all__ = ["AllReduce"]
 
+ALGORITHMS = ("auto", *ALLREDUCE)
 MIB = 1 << 20
 BUCKET_BYTES = (0, 1 * MIB, 4 * MIB, 16 * MIB)  # what is tried; 0: no overlap
 TRIALS = 4  # steps with each, of which the first does not count
@@ -33,7 +35,7 @@ class AllReduce(PeerStrategy):
     """Every step sums the gradients of all workers, straight between them, and each makes the same update.
 
     The result equals that of tree aggregation and of one worker to rounding. With `algorithm` "auto" its bits depend on
-    the number of workers alone; other names are those of `comm.ALLREDUCE`.
+    the number of workers alone; other names are those of `ALLREDUCE`.
 
     bucket_mb: gradients leave in buckets of so many MiB while the backward pass still runs; 0 does without; None tries
     a few sizes in the first steps. shard_optimizer: each worker keeps and updates a slice of the optimizer's state,
@@ -45,6 +47,11 @@ class AllReduce(PeerStrategy):
     bucket_mb: float | None = field(default=None, metadata=NON_NEGATIVE)
     shard_optimizer: bool = False
     sync_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {self.algorithm!r}.")
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
