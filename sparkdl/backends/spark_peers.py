@@ -11,6 +11,7 @@ from typing import Any
 from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
 
 from sparkdl.backends.base import Group, Seat
+from sparkdl.backends.spark_errors import own_error
 from sparkdl.comm import AllGather, Transport, TransportOptions, connect
 from sparkdl.data import Handle
 
@@ -37,6 +38,8 @@ class SparkPeers:
 
     def wait(self) -> None:
         self._thread.join()
+        if isinstance(self._error, Exception):
+            raise own_error(self._error) from self._error
         if self._error is not None:
             raise self._error
 

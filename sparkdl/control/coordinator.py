@@ -44,6 +44,7 @@ class Coordinator:
     """
 
     def __init__(self, identity: Identity, options: TransportOptions, max_bytes: int) -> None:
+        self.size = identity.rank
         self._identity, self._options, self._max_bytes = identity, options, max_bytes
         self._reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._wires: dict[int, tuple[Wire, threading.Lock]] = {}
@@ -173,13 +174,12 @@ class Coordinator:
 
     def _gather(self, rank: int, text: str) -> None:
         """Once all ranks have sent theirs, all get all."""
-        size = self._identity.rank
         with self._lock:
             self._texts[rank] = text
-            if len(self._texts) < size:
+            if len(self._texts) < self.size:
                 return
-            texts, self._texts = [self._texts[r] for r in range(size)], {}
-        for peer in range(size):
+            texts, self._texts = [self._texts[r] for r in range(self.size)], {}
+        for peer in range(self.size):
             self.send(peer, GATHER, {"texts": texts})
 
     def _beat(self) -> None:

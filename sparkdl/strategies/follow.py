@@ -52,6 +52,7 @@ class Follower:
     _ended: set[int] = field(default_factory=set)
     _told: bool = False
     _trouble_since: float | None = None
+    _ended_since: float | None = None
 
     def follow(self, patience_s: float) -> Failure | None:
         """Return when nothing runs any more: None if all went well. Callbacks raise through."""
@@ -64,6 +65,8 @@ class Follower:
                     self._hear(report.rank, report.message)
                 elif self.peers.done():
                     break
+                elif self._complete():
+                    return None
                 self._ask_to_stop()
                 self._end_what_lingers(patience_s)
         except BaseException:
@@ -133,6 +136,17 @@ class Follower:
         if reason is not None and not self._told:
             self._told = self.coordinator.send(0, "stop", {"stop": reason})
 
+    def _complete(self) -> bool:
+        """Whether every rank has ended well; a job that does not then end, as on a frozen host, is not waited for."""
+        if len(self._ended) < self.coordinator.size:
+            return False
+        self._ended_since = self._ended_since or time.monotonic()
+        if time.monotonic() - self._ended_since < GRACE_S:
+            return False
+        log.warning("all workers are done, but their tasks do not end; cancelling them")
+        self.peers.cancel()
+        return True
+
     def _end_what_lingers(self, patience_s: float) -> None:
         if self._trouble_since is not None and time.monotonic() - self._trouble_since > patience_s + GRACE_S:
             log.warning("some workers have not left after a failure; cancelling them")
@@ -149,7 +163,7 @@ class Follower:
         lost = lost or [rank for rank, _ in blamed.most_common()]
         if lost:
             return Failure(self._lost(lost[0]), True)
-        transient = any(sign in str(job_error) for sign in LOST)
+        transient = any(sign in f"{job_error} {job_error.__cause__}" for sign in LOST)
         first = next(iter(self._failed.values()), None)
         return Failure(job_error if first is None else TrainingError(first["text"]), transient or first is not None)
 
