@@ -240,7 +240,7 @@ STRATEGIES = [
 ]
 
 # Allreduce algorithms by name.
-COLLECTIVES = ["star", "tree", "recursive_doubling", "ring", "segmented_ring", "chain", "rabenseifner"]
+COLLECTIVES = ["star", "tree", "recursive_doubling", "ring", "segmented_ring", "chain", "rabenseifner", "shared"]
 
 _SOFTMAX, _LOGIT, _MSE = nn.SoftmaxCrossEntropy(), nn.BinaryCrossEntropy(), nn.MSE()
 METRICS = [

@@ -18,6 +18,7 @@ from sparkdl.comm.collectives import (
     reduce_scatter,
     ring_allreduce,
     segmented_ring_allreduce,
+    shared_allreduce,
     star_allreduce,
     tree_allreduce,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "reduce_scatter",
     "ring_allreduce",
     "segmented_ring_allreduce",
+    "shared_allreduce",
     "star_allreduce",
     "tree_allreduce",
 ]

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparkdl.comm.collectives import SEGMENT_BYTES, Reduction, allreduce, broadcast
-from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost
+from sparkdl.comm.collectives import ALGORITHMS, SEGMENT_BYTES, Algorithm, Reduction, allreduce, broadcast
+from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost, shared_cost
 from sparkdl.comm.measure import Entrant, measure_link, race
-from sparkdl.comm.schedules import ALLREDUCE, Hierarchical, Schedule
+from sparkdl.comm.schedules import Hierarchical
+from sparkdl.comm.shared import SHORT_BYTES, arenas
 from sparkdl.comm.topology import Hosts
 from sparkdl.comm.transport.base import Array, Transport
 
@@ -45,17 +46,21 @@ class Choice(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What was measured: over all ranks; between two while the others rest; within and between hosts of several."""
+    """What was measured: over all ranks; between two while the others rest; within and between hosts of several.
+
+    `arenas` tells who shares memory with whom, where anybody does.
+    """
 
     flat: Link
     pair: Link | None = None
     within: Link | None = None
     between: Link | None = None
+    arenas: Hosts | None = None
 
 
-def algorithms(hosts: Hosts) -> dict[str, Schedule]:
-    """The allreduce schedules for ranks on these hosts, by name."""
-    found = dict(ALLREDUCE)
+def algorithms(hosts: Hosts) -> dict[str, Algorithm]:
+    """The allreduce algorithms for ranks on these hosts, by name."""
+    found = dict(ALGORITHMS)
     if hosts.nested:
         found["hierarchical"] = Hierarchical(hosts)
         if hosts.leaders > 1:
@@ -71,10 +76,14 @@ def entrants(hosts: Hosts, links: Links, nbytes: int) -> list[Entrant]:
         segment = _segment(name, p, nbytes, links.flat)
         found.append(Entrant(name, segment, cost(p, nbytes, links.flat, segment)))
     if links.within and links.between:
-        for name in algorithms(hosts).keys() - COSTS:
+        for name in algorithms(hosts).keys() - ALGORITHMS:
             leaders = 1 if name == "hierarchical" else hosts.leaders
             seconds = hierarchical_cost(hosts, nbytes, links.within, links.between, leaders)
             found.append(Entrant(name, SEGMENT_BYTES, seconds))
+    if links.arenas:
+        within, between = links.within or links.flat, links.between or links.flat
+        seconds = shared_cost(links.arenas, nbytes, within, between, short=nbytes <= SHORT_BYTES)
+        found.append(Entrant("shared", SEGMENT_BYTES, seconds))
     return sorted(found, key=lambda e: (e.predicted_s, e.name))
 
 
@@ -185,6 +194,9 @@ class AllReducer:
         if hosts.nested:
             heads = [ranks[0] for ranks in hosts.members]
             links = links._replace(within=measure_link(t, hosts.members), between=measure_link(t, [heads]))
+        layout = arenas(t)
+        if len(layout.members) < t.size:
+            links = links._replace(arenas=layout)
         times = race(t, self.schedules, lambda nbytes: runners(hosts, links, nbytes), budget_s)
         table = self._agreed(tabulate(hosts, links, times))
         if t.rank == 0:
@@ -202,7 +214,7 @@ class AllReducer:
 
 def _log(size: int, links: Links, table: tuple[Choice, ...]) -> None:
     for name, link in links._asdict().items():
-        if link:
+        if isinstance(link, Link):
             figures = link.alpha * 1e6, 1e-9 / link.beta, 1e-9 / link.gamma
             logger.info("%d ranks, %s: alpha %.0f us, 1/beta %.2f GB/s, 1/gamma %.2f GB/s", size, name, *figures)
     for choice in table:

@@ -28,10 +28,13 @@ from sparkdl.comm.schedules import (
     tree_broadcast,
     tree_reduce,
 )
+from sparkdl.comm.shared import Shared
 from sparkdl.comm.topology import Hosts
 from sparkdl.comm.transport.base import Array, Transport
 
 __all__ = [
+    "ALGORITHMS",
+    "Algorithm",
     "Reduction",
     "allgather",
     "allgatherv",
@@ -46,11 +49,16 @@ __all__ = [
     "reduce_scatter",
     "ring_allreduce",
     "segmented_ring_allreduce",
+    "shared_allreduce",
     "star_allreduce",
     "tree_allreduce",
 ]
 
 Reduction = Literal["sum", "mean", "max"]
+Algorithm = Schedule | Shared
+
+ALGORITHMS: dict[str, Algorithm] = {**ALLREDUCE, "shared": Shared()}
+"""The allreduce algorithms that need to be told nothing, by name: schedules, and the one that is none."""
 
 SEGMENT_BYTES = 1 << 19
 SHORT_BYTES = 1 << 16  # up to here a tree's few rounds count for more than a chain's few bytes
@@ -60,13 +68,13 @@ def allreduce(
     t: Transport,
     vec: Array,
     op: Reduction = "sum",
-    algorithm: str | Schedule = "ring",
+    algorithm: str | Algorithm = "ring",
     segment_bytes: int = SEGMENT_BYTES,
     tag: int = 0,
 ) -> None:
     """Reduce vec (n,) over all ranks, in place: each ends with the same sum, mean or maximum.
 
-    `algorithm` is a name in `schedules.ALLREDUCE` or any allreduce schedule; `AllReducer` chooses one by itself. The
+    `algorithm` is a name in `ALGORITHMS` or any allreduce schedule; `AllReducer` chooses one by itself. The
     mean is the sum divided at the end, so a float16 sum must fit float16; integers have none. ValueError for a vector
     or a name that will not do.
     """
@@ -74,10 +82,13 @@ def allreduce(
     if op == "mean" and vec.dtype.kind != "f":
         raise ValueError(f"a mean needs a floating-point vector; got {vec.dtype}. Take the sum and divide it.")
     if isinstance(algorithm, str):
-        if algorithm not in ALLREDUCE:
-            raise ValueError(f"no allreduce algorithm is called {algorithm!r}; there are {', '.join(ALLREDUCE)}")
-        algorithm = ALLREDUCE[algorithm]
-    _run(t, algorithm, vec, "sum" if op == "mean" else op, segment_bytes, tag)
+        if algorithm not in ALGORITHMS:
+            raise ValueError(f"no allreduce algorithm is called {algorithm!r}; there are {', '.join(ALGORITHMS)}")
+        algorithm = ALGORITHMS[algorithm]
+    if isinstance(algorithm, Shared):
+        algorithm.reduce(t, vec, "sum" if op == "mean" else op, tag)
+    else:
+        _run(t, algorithm, vec, "sum" if op == "mean" else op, segment_bytes, tag)
     if op == "mean":
         np.divide(vec, t.size, out=vec)
 
@@ -126,6 +137,11 @@ def hierarchical_allreduce(
 ) -> None:
     """Reduce vec over all ranks, first within each host, in place. `leaders` per host: the smallest host's size."""
     allreduce(t, vec, op, Hierarchical(hosts, leaders or hosts.leaders), tag=tag)
+
+
+def shared_allreduce(t: Transport, vec: Array, op: Reduction = "sum", tag: int = 0) -> None:
+    """Reduce vec over all ranks in memory that the ranks of a host share, and by messages between hosts, in place."""
+    allreduce(t, vec, op, "shared", tag=tag)
 
 
 def broadcast(t: Transport, vec: Array, root: int = 0, tag: int = 0) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "recursive_doubling_cost",
     "ring_cost",
     "segmented_ring_cost",
+    "shared_cost",
     "simulate",
     "star_cost",
     "tree_cost",
@@ -92,6 +93,20 @@ def hierarchical_cost(hosts: Hosts, n: float, within: Link, between: Link, leade
     inner = tree_cost(k, n, within) if leaders == 1 else ring_cost(k, n, within)
     shared = between._replace(gamma=between.gamma / leaders)
     return inner + rabenseifner_cost(len(hosts.members), n, shared)
+
+
+def shared_cost(arenas: Hosts, n: float, within: Link, between: Link, short: bool = False) -> float:
+    """3 alpha + n (beta / 2 + (k - 1) / k (beta / 2 + gamma)) among k ranks that share memory; see `shared`.
+
+    A message's byte is copied twice in its beta, in and out. Short vectors, which every rank adds up whole: alpha +
+    n (beta / 2 + (k - 1) gamma). What the arenas tell each other is Rabenseifner's.
+    """
+    k, beta, gamma = max(map(len, arenas.members)), within.beta / 2, within.gamma
+    if len(arenas.members) == 1 and short:
+        return within.alpha + n * (beta + (k - 1) * gamma)
+    link = between._replace(gamma=between.gamma / arenas.leaders)
+    inner = 3 * within.alpha + n * (beta + (k - 1) / k * (beta + gamma))
+    return inner + rabenseifner_cost(len(arenas.members), n, link)
 
 
 COSTS: dict[str, Cost] = {

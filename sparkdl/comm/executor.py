@@ -13,7 +13,7 @@ import numpy as np
 from sparkdl.comm.schedules.base import Recv, Schedule, Send, Step, planned
 from sparkdl.comm.transport.base import Array, CommError, Op, Pending, Transport
 
-__all__ = ["Act", "Instruction", "Program", "compiled", "execute"]
+__all__ = ["REDUCERS", "Act", "Instruction", "Program", "compiled", "execute"]
 
 REDUCERS = {"sum": np.add, "max": np.maximum}
 MAX_UNDERWAY = 8  # sends left unfinished behind a step; enough to keep a link full, and it bounds what is queued

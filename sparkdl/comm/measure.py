@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparkdl.comm.collectives import allreduce, barrier
+from sparkdl.comm.collectives import Algorithm, allreduce, barrier
 from sparkdl.comm.cost import Link
-from sparkdl.comm.schedules import Schedule
 from sparkdl.comm.transport.base import Array, Transport
 
 __all__ = ["Entrant", "measure_link", "race"]
@@ -49,7 +48,7 @@ def measure_link(t: Transport, rings: Sequence[Sequence[int]]) -> Link:
 
 def race(
     t: Transport,
-    schedules: Mapping[str, Schedule],
+    known: Mapping[str, Algorithm],
     entrants: Callable[[int], Sequence[Entrant]],
     budget_s: float,
 ) -> dict[str, dict[int, float]]:
@@ -66,7 +65,7 @@ def race(
         if elapsed + (rounds + 1) * round_s > budget_s:
             break
         vec = np.zeros(nbytes // 4, np.float32)
-        laps = [[_lap(t, schedules[e.name], e, vec) for e in field] for _ in range(rounds + 1)]
+        laps = [[_lap(t, known[e.name], e, vec) for e in field] for _ in range(rounds + 1)]
         *flat, elapsed = _slowest(t, [*(lap for row in laps[1:] for lap in row), time.perf_counter() - start])
         for i, entrant in enumerate(field):
             times.setdefault(entrant.name, {})[nbytes] = median(flat[i :: len(field)])
@@ -74,10 +73,10 @@ def race(
     return times
 
 
-def _lap(t: Transport, schedule: Schedule, entrant: Entrant, vec: Array) -> float:
+def _lap(t: Transport, algorithm: Algorithm, entrant: Entrant, vec: Array) -> float:
     barrier(t)
     start = time.perf_counter()
-    allreduce(t, vec, "sum", schedule, entrant.segment_bytes)
+    allreduce(t, vec, "sum", algorithm, entrant.segment_bytes)
     return time.perf_counter() - start
 
 

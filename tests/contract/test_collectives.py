@@ -10,6 +10,7 @@ from catalogue import COLLECTIVES
 
 from sparkdl.comm import CommError, MessageMismatch, inproc_group
 from sparkdl.comm.collectives import (
+    ALGORITHMS,
     allgather,
     allgatherv,
     allreduce,
@@ -23,6 +24,7 @@ from sparkdl.comm.collectives import (
     reduce_scatter,
     ring_allreduce,
     segmented_ring_allreduce,
+    shared_allreduce,
     star_allreduce,
     tree_allreduce,
 )
@@ -41,6 +43,7 @@ NAMED = (
     segmented_ring_allreduce,
     chain_allreduce,
     rabenseifner_allreduce,
+    shared_allreduce,
 )
 
 by_size = pytest.mark.parametrize("size", SIZES)
@@ -337,4 +340,4 @@ def test_different_lengths_are_an_error_on_all_ranks(kind):
 
 
 def test_every_algorithm_has_a_row() -> None:
-    assert set(COLLECTIVES) == set(ALLREDUCE)
+    assert set(COLLECTIVES) == set(ALGORITHMS)

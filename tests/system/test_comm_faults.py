@@ -14,7 +14,16 @@ import time
 import numpy as np
 import pytest
 
-from sparkdl.comm import CommError, MessageMismatch, PeerAborted, PeerLost, RendezvousError, Transport, TransportOptions
+from sparkdl.comm import (
+    CommError,
+    MessageMismatch,
+    PeerAborted,
+    PeerLost,
+    RendezvousError,
+    Transport,
+    TransportOptions,
+    shared_allreduce,
+)
 from sparkdl.comm.transport.addresses import listen
 from sparkdl.comm.transport.auth import Edge, Identity, answer, dial
 from sparkdl.comm.transport.doorbell import Doorbell
@@ -38,6 +47,18 @@ def circulate(t: Transport, say, count: int, rounds: int, pause_s: float) -> int
             say("ready")
         time.sleep(pause_s)
     assert (out == (t.rank - 1) % t.size).all()
+    return rounds
+
+
+def share(t: Transport, say, count: int, rounds: int, pause_s: float) -> int:
+    """Add up count numbers in shared memory, again and again; says "ready" after the first time."""
+    for i in range(rounds):
+        vec = np.full(count, t.rank, np.float32)
+        shared_allreduce(t, vec)
+        assert (vec == t.size * (t.size - 1) / 2).all()
+        if i == 0:
+            say("ready")
+        time.sleep(pause_s)
     return rounds
 
 
@@ -128,6 +149,46 @@ class TestProcesses:
     def test_a_rank_that_computes_for_longer_than_the_timeout_is_alive(self, kind):
         with Processes(3, compute_long, 1.6, kind=kind, timeout_s=0.8, operation_timeout_s=10.0) as ranks:
             assert [ranks.heard(rank) for rank in range(3)] == [1.0, 1.0, 1.0]
+
+
+class TestSharing:
+    @pytest.mark.parametrize("count", [10, 4 << 20], ids=["short", "long"])
+    def test_the_death_of_one_is_reported_by_all_at_once(self, count):
+        files = set(os.listdir("/dev/shm"))
+        with Processes(3, share, count, 1_000_000, 0.0, kind="shm") as ranks:
+            for rank in range(3):
+                assert ranks.heard(rank) == "ready"
+            start = time.monotonic()
+            ranks.signal(1, signal.SIGKILL)
+            errors = [ranks.heard(rank, 3) for rank in (0, 2)]
+            assert time.monotonic() - start < 2
+        for rank, error in zip((0, 2), errors, strict=True):
+            assert isinstance(error, PeerLost | PeerAborted)
+            assert (error.rank, error.culprit) == (rank, 1)
+        assert set(os.listdir("/dev/shm")) <= files
+
+    @pytest.mark.parametrize("count", [10, 4 << 20], ids=["short", "long"])
+    def test_a_frozen_rank_is_lost_after_the_timeout(self, count):
+        with Processes(3, share, count, 1_000_000, 0.0, kind="shm", timeout_s=1.2) as ranks:
+            for rank in range(3):
+                assert ranks.heard(rank) == "ready"
+            start = time.monotonic()
+            ranks.signal(2, signal.SIGSTOP)
+            errors = [ranks.heard(rank, 4) for rank in (0, 1)]
+            assert 0.9 < time.monotonic() - start < 3
+            assert [error.culprit for error in errors] == [2, 2]
+            assert all("no sign of life" in error.reason for error in errors)
+            ranks.signal(2, signal.SIGCONT)
+            assert isinstance(ranks.heard(2), CommError)
+
+    def test_a_short_stop_is_no_fault(self):
+        with Processes(2, share, 100_000, 12, 0.05, kind="shm", timeout_s=1.5) as ranks:
+            for rank in range(2):
+                assert ranks.heard(rank) == "ready"
+            for what in (signal.SIGSTOP, signal.SIGCONT):
+                ranks.signal(1, what)
+                time.sleep(0.3)
+            assert [ranks.heard(rank) for rank in range(2)] == [12, 12]
 
 
 class TestConnections:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
 from sparkdl.errors import SparkdlError
+
+if TYPE_CHECKING:
+    from sparkdl.comm.transport.arena import Arena
 
 __all__ = [
     "Array",
@@ -114,6 +117,7 @@ class Transport(ABC):
     size: int
     timeout_s: float
     hosts: tuple[str, ...]  # by rank, the same on all ranks: equal names where memory may be shared
+    arena: Arena | None = None  # memory in which the ranks of this host can work together
 
     @abstractmethod
     def isend(self, peer: int, tag: int, buf: Array) -> Pending:

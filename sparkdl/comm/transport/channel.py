@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from sparkdl.comm.transport.base import Array, Op
-from sparkdl.comm.transport.frames import Header
+from sparkdl.comm.transport.frames import FrameError, Header
 
 __all__ = ["Channel", "ChannelClosed", "Task", "Unexpected"]
 
@@ -18,6 +18,14 @@ class ChannelClosed(Exception):
 
 class Unexpected(Exception):
     """The peer sent another message than the expected one; the text says which."""
+
+    @classmethod
+    def of(cls, header: bytes) -> Unexpected:
+        """From the header that came."""
+        try:
+            return cls(str(Header.unpack(header)))
+        except FrameError as error:
+            return cls(str(error))
 
 
 class Task(Protocol):

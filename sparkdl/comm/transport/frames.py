@@ -81,7 +81,7 @@ def check_buffer(rank: int, size: int, peer: int, buf: Array, *, write: bool) ->
 
 def describe(verb: str, peer: int, tag: int, buf: Array) -> str:
     """The operation, as errors name it."""
-    direction = "to" if verb == "isend" else "from"
+    direction = {"isend": "to", "share": "with"}.get(verb, "from")
     return f"{verb} {direction} rank {peer} (tag {tag}, {buf.dtype} x {buf.size})"
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparkdl.comm.transport.arena import Arena, Arrival
 from sparkdl.comm.transport.base import (
     Array,
     CommError,
@@ -24,6 +25,7 @@ from sparkdl.comm.transport.doorbell import Doorbell
 from sparkdl.comm.transport.frames import Control, ControlFrame, Header, check_buffer, describe
 from sparkdl.comm.transport.monitor import Monitor
 from sparkdl.comm.transport.options import TransportOptions
+from sparkdl.comm.transport.shm import ShmChannel
 from sparkdl.comm.transport.stream import Stream
 
 __all__ = ["Mesh"]
@@ -55,6 +57,9 @@ class Mesh(Transport):
         self._senders: dict[int, Channel] = {}  # peers with sends that are not complete
         self._broken: CommError | None = None
         self._monitor = Monitor(rank, control, options.timeout_s, doorbell.ring)
+        self._near = {peer: channel for peer, channel in channels.items() if isinstance(channel, ShmChannel)}
+        bells = {peer: channel.wake for peer, channel in self._near.items()}
+        self.arena: Arena = Arena(rank, tuple(sorted({rank, *bells})), bells, self._attend, self._mismatch)
 
     def isend(self, peer: int, tag: int, buf: Array) -> Pending:
         wait = self._begin("isend", peer, tag, buf)
@@ -94,6 +99,19 @@ class Mesh(Transport):
             reason = f"rank {self.rank} expects {header}, rank {peer} sent {error}"
             raise self._fail(MessageMismatch, wait, reason) from error
 
+    def _attend(self, arrival: Arrival, tag: int, vec: Array) -> None:
+        """Complete an arrival in the arena."""
+        self._check_whole()
+        arrival.step()
+        if not arrival.done:
+            wait = _Wait("share", arrival.peer, tag, vec, arrival)
+            self._check_health(wait)
+            self.complete(arrival, wait)
+
+    def _mismatch(self, peer: int, found: Unexpected, tag: int, vec: Array) -> CommError:
+        reason = f"rank {self.rank} expects {self.arena.begun}, rank {peer} sent {found}"
+        return self._fail(MessageMismatch, _Wait("share", peer, tag, vec), reason)
+
     def _begin(self, verb: str, peer: int, tag: int, buf: Array) -> _Wait:
         self._check_whole()
         check_buffer(self.rank, self.size, peer, buf, write=verb != "isend")
@@ -116,7 +134,7 @@ class Mesh(Transport):
             if moved:
                 wait.idle_since = 0.0
             else:
-                self._idle(wait)
+                self._idle(task, wait)
 
     def _push(self, wait: _Wait) -> bool:
         moved = False
@@ -129,7 +147,7 @@ class Mesh(Transport):
                 del self._senders[peer]
         return moved
 
-    def _idle(self, wait: _Wait) -> None:
+    def _idle(self, task: Task, wait: _Wait) -> None:
         now = time.monotonic()
         wait.start = wait.start or now
         wait.idle_since = wait.idle_since or now
@@ -137,18 +155,38 @@ class Mesh(Transport):
             os.sched_yield()  # where ranks outnumber processors, the one waited for may need this one
             return
         self._check_health(wait)
+        self._check_company(task, wait)
         rest = wait.start + self._operation_timeout_s - now
         if rest <= 0:
             raise self._fail(OperationTimeout, wait, f"nothing moves, though rank {wait.peer} is alive")
         poller = select.poll()
         poller.register(self._doorbell, select.POLLIN)
-        reading = self._channels[wait.peer] if wait.verb != "isend" else None
-        involved = {*self._senders.values(), self._channels[wait.peer]}
-        asleep = [channel.watch(poller, channel is reading) for channel in involved]
+        awaited = wait.arrival or self._channels[wait.peer]
+        reading = awaited if wait.verb != "isend" else None
+        asleep = [each.watch(poller, each is reading) for each in {*self._senders.values(), awaited}]
         if all(asleep):
             for descriptor, _ in poller.poll(min(rest, MAX_SLEEP_S) * 1e3):
                 if descriptor == self._doorbell.fileno():
                     self._doorbell.silence()
+
+    def _check_company(self, task: Task, wait: _Wait) -> None:
+        """Raise if the rank waited for has left the arena, or is at another operation than this one.
+
+        What it did before shows before that does: so a last look decides.
+        """
+        if wait.arrival is None:
+            if wait.verb != "isend" and self.arena.has_gone_on(wait.peer) and not task.step():
+                reason = f"rank {self.rank} expects a message, rank {wait.peer} is at an operation in shared memory"
+                raise self._fail(MessageMismatch, wait, reason)
+            return
+        if not self._senders:
+            self.arena.fall_quiet()
+        peer = wait.peer = wait.arrival.peer
+        found = self._near[peer].peek()
+        if (found or peer in self._monitor.left) and not task.step():
+            if found is None:
+                raise self._lost(wait, peer, ChannelClosed("connection closed by the peer"))
+            raise self._mismatch(peer, found, wait.tag, wait.buf)
 
     def _check_whole(self) -> None:
         if self._broken is not None:
@@ -175,10 +213,11 @@ class Mesh(Transport):
 
     def _leave(self, error: CommError, farewell: ControlFrame) -> None:
         if self._broken is None:
-            self._broken = error
+            self._broken = copy.copy(error)  # without a traceback, whose frames hold this transport and its memory
             self._monitor.leave(farewell)
             for channel in self._channels.values():
                 channel.close()
+            self.arena.close()
             self._doorbell.close()
 
 
@@ -190,6 +229,7 @@ class _Wait:
     peer: int
     tag: int
     buf: Array
+    arrival: Arrival | None = None
     start: float = 0.0
     idle_since: float = 0.0
 

@@ -1,4 +1,4 @@
-"""How two ranks come to share memory, over a connection that both already trust.
+"""How ranks come to share memory, over a connection that both ends already trust.
 
 One rank makes an anonymous memory file with a random token in it and names it by process and descriptor; the other
 opens it through /proc and looks for the token. Only where both see the same kernel, processes and user does that
@@ -14,14 +14,17 @@ import platform
 import secrets
 import stat
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
+
+from sparkdl.comm.transport.base import Transport
 from sparkdl.comm.transport.doorbell import Doorbell
 from sparkdl.comm.transport.shm import CONTROL_BYTES, ShmChannel
 
-__all__ = ["accept_memory", "can_share", "host_id", "offer_memory"]
+__all__ = ["accept_memory", "can_share", "common_memory", "host_id", "offer_memory"]
 
 Sharing = Generator[tuple[bytes, int], bytes, ShmChannel | None]
 
@@ -29,6 +32,7 @@ _TOKEN_BYTES = 32
 _TOKEN_AT = CONTROL_BYTES - _TOKEN_BYTES  # the end of the control page, far from its counters
 _OFFER = struct.Struct(f"<qqqq{_TOKEN_BYTES}s")  # process, memory and doorbell descriptors, bytes, token
 _ANSWER = struct.Struct("<?qq")  # accepted, process, doorbell descriptor
+_INVITATION = struct.Struct(f"<qq{_TOKEN_BYTES}s")  # process, memory descriptor, token
 
 
 def can_share() -> bool:
@@ -78,6 +82,37 @@ def accept_memory(doorbell: Doorbell) -> Sharing:
     return channel
 
 
+def common_memory(t: Transport, members: Sequence[int], size: int, tag: int) -> mmap.mmap | None:
+    """One mapping of `size` bytes on all members, who call this together; None on all if one of them cannot open it."""
+    first, *others = members
+    verdict = np.ones(1, np.uint8)
+    if t.rank == first:
+        token = secrets.token_bytes(_TOKEN_BYTES)
+        descriptor, memory = _new_memory(size, token)
+        try:
+            invitation = np.frombuffer(_INVITATION.pack(os.getpid(), descriptor, token), np.uint8)
+            for send in [t.isend(peer, tag, invitation) for peer in others]:
+                send.wait()
+            answers = np.empty(len(others), np.uint8)
+            for i, peer in enumerate(others):
+                t.recv(peer, tag, answers[i : i + 1])
+            verdict[0] = memory is not None and answers.all()
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        for send in [t.isend(peer, tag, verdict) for peer in others]:
+            send.wait()
+    else:
+        invitation = np.empty(_INVITATION.size, np.uint8)
+        t.recv(first, tag, invitation)
+        process, descriptor, token = _INVITATION.unpack(invitation.tobytes())
+        memory = _map(process, descriptor, token, size)
+        verdict[0] = memory is not None
+        t.isend(first, tag, verdict).wait()
+        t.recv(first, tag, verdict)
+    return memory if verdict[0] else None
+
+
 def _new_memory(size: int, token: bytes) -> tuple[int, mmap.mmap | None]:
     """A memory file and its mapping, or (-1, None), an offer that cannot be taken, where the kernel gives none."""
     try:
@@ -95,14 +130,21 @@ def _new_memory(size: int, token: bytes) -> tuple[int, mmap.mmap | None]:
 
 
 def _open_memory(process: int, descriptor: int, size: int, token: bytes, peer_doorbell: int) -> ShmChannel | None:
-    opened = _open(process, descriptor, os.O_RDWR)
-    try:
-        memory = mmap.mmap(opened, size)  # ValueError where the file is shorter
-    finally:
-        os.close(opened)
-    if memory[_TOKEN_AT:CONTROL_BYTES] != token:
-        return None
-    return ShmChannel(memory, 1, _open(process, peer_doorbell, os.O_WRONLY))
+    memory = _map(process, descriptor, token, size)
+    return None if memory is None else ShmChannel(memory, 1, _open(process, peer_doorbell, os.O_WRONLY))
+
+
+def _map(process: int, descriptor: int, token: bytes, size: int) -> mmap.mmap | None:
+    """Another process's memory file, if it can be opened and has the token in it."""
+    with suppress(OSError, ValueError):  # ValueError where the file is shorter
+        opened = _open(process, descriptor, os.O_RDWR)
+        try:
+            memory = mmap.mmap(opened, size)
+        finally:
+            os.close(opened)
+        if memory[_TOKEN_AT:CONTROL_BYTES] == token:
+            return memory
+    return None
 
 
 def _open(process: int, descriptor: int, flags: int) -> int:

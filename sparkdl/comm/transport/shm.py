@@ -20,7 +20,7 @@ import numpy as np
 from sparkdl.comm.transport.base import Array, Op, combine
 from sparkdl.comm.transport.channel import Channel, ChannelClosed, Task, Unexpected
 from sparkdl.comm.transport.doorbell import ring
-from sparkdl.comm.transport.frames import HEADER_BYTES, FrameError, Header
+from sparkdl.comm.transport.frames import HEADER_BYTES, Header
 
 __all__ = ["CONTROL_BYTES", "ShmChannel"]
 
@@ -59,6 +59,14 @@ class ShmChannel(Channel):
         self._reader.begin(header, out, op)
         return self._reader
 
+    def peek(self) -> Unexpected | None:
+        """The next message, if one has come and nobody has asked for it yet."""
+        return self._reader.peek()
+
+    def wake(self) -> None:
+        """Ring the peer's doorbell."""
+        self._words.wake()
+
     def watch(self, poller: select.poll, reading: bool) -> bool:
         self._words.sleep()
         return not ((reading and self._reader.ready) or (self.sending and self._writer.ready))
@@ -95,7 +103,10 @@ class _Words:
             asleep = self._words[_ASLEEP + self._peers]
         if asleep:
             self._words[_ASLEEP + self._peers] = 0
-            ring(self._doorbell)
+            self.wake()
+
+    def wake(self) -> None:
+        ring(self._doorbell)
 
     def sleep(self) -> None:
         """Ask to be woken; the counters must be looked at once more before sleeping."""
@@ -199,7 +210,7 @@ class _Reader:
             return False
         start = self._tail % self._capacity
         if self._at < 0:
-            self._take_header(bytes(self._ring[start : start + HEADER_BYTES]))
+            self._take_header()
             self._tail += _LINE
             available -= _LINE
             start = (start + _LINE) % self._capacity
@@ -211,12 +222,19 @@ class _Reader:
         self._words.publish(self._tail_at, self._tail)
         return True
 
-    def _take_header(self, header: bytes) -> None:
+    def peek(self) -> Unexpected | None:
+        if not self.done or self._words.load(self._head_at) == self._tail:
+            return None
+        return Unexpected.of(self._next_header())
+
+    def _next_header(self) -> bytes:
+        start = self._tail % self._capacity
+        return bytes(self._ring[start : start + HEADER_BYTES])
+
+    def _take_header(self) -> None:
+        header = self._next_header()
         if header != self._expected:
-            try:
-                raise Unexpected(str(Header.unpack(header)))
-            except FrameError as error:
-                raise Unexpected(str(error)) from error
+            raise Unexpected.of(header)
         self._at = 0
 
     def _take_piece(self, piece: memoryview) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparkdl.comm.transport.base import Array, Op, combine
 from sparkdl.comm.transport.channel import Channel, ChannelClosed, Task, Unexpected
-from sparkdl.comm.transport.frames import HEADER_BYTES, FrameError, Header
+from sparkdl.comm.transport.frames import HEADER_BYTES, Header
 from sparkdl.comm.transport.stream import Stream
 
 __all__ = ["PIECE_BYTES", "TcpChannel"]
@@ -171,10 +171,7 @@ class _Reader:
         taken = min(count, self._missing)
         self._missing -= taken
         if not self._missing and self._header != self._packed:
-            try:
-                raise Unexpected(str(Header.unpack(bytes(self._header))))
-            except FrameError as error:
-                raise Unexpected(str(error)) from error
+            raise Unexpected.of(bytes(self._header))
         return count - taken
 
     def _take_piece(self) -> None:

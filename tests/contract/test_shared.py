@@ -1,0 +1,279 @@
+"""Allreduce in shared memory: exact, in rank order, over one host and several; wrong or missing company is an error."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparkdl.comm import (
+    CommError,
+    MessageMismatch,
+    OperationTimeout,
+    PeerLost,
+    allreduce,
+    barrier,
+    broadcast,
+    shared_allreduce,
+)
+from sparkdl.comm import rendezvous as rendezvous_module
+from sparkdl.comm import shared as shared_module
+from sparkdl.comm.shared import SHORT_BYTES, Shared, arenas
+from sparkdl.comm.transport import sharing as sharing_module
+from tests.ranks import group, run
+
+DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_slots(monkeypatch):
+    """Slots of one page, so that a few thousand numbers take many turns."""
+    monkeypatch.setattr(shared_module, "MAX_SLOT_BYTES", 4096)
+    monkeypatch.setattr(shared_module, "MIN_SLOT_BYTES", 4096)
+
+
+def inputs(size, count, dtype, seed=0):
+    """Numbers of both signs, by rank; few enough bits that integers do not overflow in the sum of nine."""
+    numbers = np.random.default_rng((seed, count)).standard_normal((size, count))
+    return numbers.astype(dtype) if np.dtype(dtype).kind == "f" else (3 * numbers).round().clip(0, 9).astype(dtype)
+
+
+def in_rank_order(rows, op):
+    """What adding up in rank order gives, to the bit; float16 is added in float32 and rounded at the end."""
+    if op == "max":
+        return np.max(rows, axis=0)
+    wide = rows.astype(np.float32) if rows.dtype == np.float16 else rows
+    *_, total = accumulate(wide, lambda a, b: (a + b).astype(wide.dtype))
+    return total.astype(rows.dtype)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_every_dtype_operation_and_length_in_rank_order(size, small_slots):
+    cases = [
+        (inputs(size, count, dtype), op)
+        for count in sorted({0, 1, size - 1, size, size + 1, 1000, 20_000})
+        for dtype in (DTYPES if count < 20_000 else ("float32",))
+        for op in ("sum", "max")
+    ]
+
+    def work(t):
+        for rows, op in cases:
+            vec = rows[t.rank].copy()
+            shared_allreduce(t, vec, op)
+            assert vec.tobytes() == in_rank_order(rows, op).tobytes(), (rows.dtype, rows.shape, op)
+
+    assert SHORT_BYTES < 20_000 * 4
+    with group("shm", size) as ranks:
+        run(ranks, work)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_16_mib_in_slots_of_the_usual_size(size, dtype):
+    count = 16 * MIB // np.dtype(dtype).itemsize
+
+    def work(t):
+        vec = (np.arange(count, dtype=np.int64) % 101 + t.rank).astype(dtype)
+        shared_allreduce(t, vec, "mean")
+        np.testing.assert_array_equal(vec, (np.arange(count) % 101 + (size - 1) / 2).astype(dtype))
+
+    with group("shm", size) as ranks:
+        run(ranks, work)
+
+
+def test_operations_of_all_lengths_follow_one_another(small_slots):
+    """Slots are used again by the next operation while the slowest rank may still read them."""
+    rng = np.random.default_rng(3)
+    counts = rng.choice([1, 7, 300, 1024, 5000, 9000], 60).tolist()
+
+    def work(t):
+        for i, count in enumerate(counts):
+            vec = np.full(count, 10.0**t.rank + i)
+            shared_allreduce(t, vec)
+            if i % 7 == t.rank:
+                time.sleep(0.002)
+            assert (vec == 1111 + 4 * i).all()
+
+    with group("shm", 4) as ranks:
+        run(ranks, work)
+
+
+@pytest.mark.parametrize("layout", ["aabb", "abab", "aaab", "abbc", "aaabb", "abc"])
+def test_several_hosts(layout, monkeypatch, small_slots):
+    """Each host in its own memory, messages between them."""
+    hosts = iter(layout)  # in whatever order the ranks come
+    monkeypatch.setattr(rendezvous_module, "host_id", lambda: next(hosts))
+    monkeypatch.setattr(rendezvous_module, "_check_loopback", lambda rank, cards: None)
+    size = len(layout)
+
+    def work(t):
+        members = arenas(t).members
+        assert sorted(map(len, members)) == sorted(layout.count(host) for host in set(layout))
+        assert len({t.hosts[rank] for rank in arenas(t).host_of(t.rank)}) == 1
+        for count in (0, 1, size - 1, size, 1000, 20_000):
+            vec = np.arange(count) % 97 + t.rank + 0.0
+            shared_allreduce(t, vec, "mean")
+            np.testing.assert_array_equal(vec, np.arange(count) % 97 + (size - 1) / 2)
+            vec = np.arange(count) % 97 + t.rank
+            allreduce(t, vec, "max", Shared())
+            np.testing.assert_array_equal(vec, np.arange(count) % 97 + size - 1)
+
+    with group("shm", size) as ranks:
+        run(ranks, work)
+
+
+def test_ranks_that_cannot_open_the_common_memory_send_messages(monkeypatch):
+    monkeypatch.setattr(sharing_module, "_map", lambda *_: None)
+
+    def work(t):
+        assert arenas(t).members == ((0,), (1,), (2,))
+        vec = np.full(1000, t.rank + 1.0)
+        shared_allreduce(t, vec)
+        assert (vec == 6).all()
+
+    with group("shm", 3) as ranks:
+        run(ranks, work)
+
+
+# ---- wrong or missing company
+
+
+def outcomes(ranks, work):
+    def live(t):
+        try:
+            with t:
+                return work(t)
+        except Exception as error:
+            return error
+
+    return run(ranks, live)
+
+
+@pytest.mark.parametrize("kwargs", [{"tag": 5}, {}], ids=["tag", "length"])
+def test_another_operation_in_the_arena_names_both(kwargs):
+    def work(t):
+        shared_allreduce(t, np.zeros(10, np.float32))
+        shared_allreduce(
+            t, np.zeros(300 if kwargs or t.rank != 2 else 299, np.float32), **kwargs if t.rank == 2 else {}
+        )
+
+    with group("shm", 3) as ranks:
+        results = outcomes(ranks, work)
+    assert all(isinstance(result, CommError) for result in results)
+    told = [str(result) for result in results if isinstance(result, MessageMismatch)]
+    odd = "(tag 5, float32 x 300)" if kwargs else "(tag 0, float32 x 299)"
+    assert any("(tag 0, float32 x 300)" in text and odd in text and "rank 2" in text for text in told), results
+
+
+@pytest.mark.parametrize("astray", [0, 1])
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_message_where_the_others_work_in_the_arena_is_an_error(astray, sends):
+    def work(t):
+        vec = np.zeros(MIB)  # more than a ring holds
+        shared_allreduce(t, vec)
+        if t.rank == astray:
+            broadcast(t, vec, root=astray if sends else 1 - astray, tag=7)
+        shared_allreduce(t, vec)
+
+    start = time.monotonic()
+    with group("shm", 2) as ranks:
+        results = outcomes(ranks, work)
+    assert time.monotonic() - start < 2
+    assert all(isinstance(result, CommError) for result in results)
+    assert any(isinstance(result, MessageMismatch) for result in results)
+
+
+def test_messages_that_are_still_under_way_are_none():
+    """What one rank has sent before an operation may be longer than the ring, and asked for late."""
+    much = np.arange(8 * MIB // 8)
+
+    def work(t):
+        out = np.zeros_like(much)
+        if t.rank == 0:
+            pending = t.isend(1, 3, much)
+        else:
+            time.sleep(0.2)
+            t.recv(0, 3, out)
+            assert (out == much).all()
+        vec = np.full(100_000, t.rank + 1.0)
+        shared_allreduce(t, vec)
+        assert (vec == 3).all()
+        if t.rank == 0:
+            pending.wait()
+
+    with group("shm", 2) as ranks:
+        run(ranks, work)
+
+
+def test_a_live_rank_that_never_comes_is_waited_for_until_the_deadline():
+    come = threading.Event()
+
+    def work(t):
+        shared_allreduce(t, np.zeros(10))
+        if t.rank == 2:
+            come.wait(10)
+            return
+        try:
+            shared_allreduce(t, np.zeros(50_000))
+        finally:
+            come.set()
+
+    start = time.monotonic()
+    with group("shm", 3, operation_timeout_s=0.6) as ranks:
+        results = outcomes(ranks, work)
+    assert 0.6 <= time.monotonic() - start < 3
+    errors = [result for result in results[:2] if isinstance(result, OperationTimeout)]
+    assert any("share with rank 2 (tag 0, float64 x 50000)" in str(error) for error in errors)
+
+
+def test_a_rank_that_has_left_in_peace_is_lost():
+    def work(t):
+        vec = np.ones(10_000)
+        shared_allreduce(t, vec)
+        if t.rank != 1:
+            shared_allreduce(t, vec)
+
+    with group("shm", 3) as ranks:
+        results = outcomes(ranks, work)
+    assert results[1] is None
+    for result in (results[0], results[2]):
+        assert isinstance(result, CommError)
+        assert result.culprit == 1
+    assert any(isinstance(result, PeerLost) for result in results)
+
+
+def held():
+    maps = Path("/proc/self/maps").read_text().count("memfd:sparkdl")
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), maps, set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize("how", ["close", "abort", "error"])
+def test_nothing_leaks(how):
+    with group("shm", 3):
+        pass
+    before = held()
+    with group("shm", 3, operation_timeout_s=0.3) as ranks:
+        run(ranks, lambda t: shared_allreduce(t, np.zeros(100_000)))
+        run(ranks, barrier)
+        assert held()[2] == before[2] + 6 + 3  # three pairs, and one arena, mapped by each end
+        if how == "error":
+            with pytest.raises(OperationTimeout):
+                shared_allreduce(ranks[0], np.zeros(100_000))
+        elif how == "abort":
+            ranks[1].abort("test")
+    assert held() == before
+
+
+def test_after_the_end_nothing_works():
+    with group("shm", 2) as ranks:
+        run(ranks, lambda t: shared_allreduce(t, np.zeros(10)))
+        ranks[0].close()
+        for count in (10, 100_000):
+            with pytest.raises(CommError, match="rank 0: the transport is closed"):
+                shared_allreduce(ranks[0], np.zeros(count))
