@@ -1,4 +1,4 @@
-"""Every public layer, loss, optimizer, schedule, strategy and metric once, with the options that make a difference.
+"""Every public layer, loss, optimizer, schedule, strategy, metric and compressor once, with the options that matter.
 
 The contract tests run over these rows, and meta-tests fail where a public class has none. To add one: a row here.
 Golden files pin what a saved model depends on; after a change that is meant, write them anew: python -m tests.catalogue
@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from sparkdl import nn, optim
+from sparkdl.comm import compress
 from sparkdl.nn import zoo
 from sparkdl.strategies import AllReduce, Strategy, TreeAggregate
 from sparkdl.train import metrics
 
 __all__ = [
     "COLLECTIVES",
+    "COMPRESSORS",
     "GOLDEN",
     "LAYERS",
     "LOSSES",
@@ -27,6 +29,7 @@ __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
     "STRATEGIES",
+    "CompressorCase",
     "LayerCase",
     "LossCase",
     "MetricCase",
@@ -80,6 +83,15 @@ class StrategyCase:
 
     id: str
     strategy: Strategy
+
+
+@dataclass(frozen=True)
+class CompressorCase:
+    """A compressor, and whether its messages are right on average."""
+
+    id: str
+    compressor: compress.Compressor
+    unbiased: bool = False
 
 
 @dataclass(frozen=True)
@@ -241,6 +253,33 @@ STRATEGIES = [
 
 # Allreduce algorithms by name.
 COLLECTIVES = ["star", "tree", "recursive_doubling", "ring", "segmented_ring", "chain", "rabenseifner", "shared"]
+
+COMPRESSORS = [
+    CompressorCase("none", compress.Uncompressed()),
+    CompressorCase("fp16", compress.Float16()),
+    CompressorCase("fp16-feedback", compress.Float16(feedback=True)),
+    CompressorCase("bf16", compress.BFloat16()),
+    CompressorCase("bf16-feedback", compress.BFloat16(feedback=True)),
+    CompressorCase("int8", compress.Int8()),
+    CompressorCase("int8-no-feedback", compress.Int8(block=64, feedback=False)),
+    CompressorCase("qsgd", compress.QSGD(), unbiased=True),
+    CompressorCase("qsgd-l2", compress.QSGD(levels=127, block=100, norm="l2"), unbiased=True),
+    CompressorCase("qsgd-1", compress.QSGD(levels=1), unbiased=True),
+    CompressorCase("terngrad", compress.TernGrad()),
+    CompressorCase("terngrad-no-clip", compress.TernGrad(clip=0, block=64), unbiased=True),
+    CompressorCase("one_bit", compress.OneBit()),
+    CompressorCase("one_bit-mean_abs", compress.OneBit("mean_abs", block=64)),
+    CompressorCase("power_sgd", compress.PowerSGD()),
+    CompressorCase("power_sgd-4", compress.PowerSGD(4)),
+    CompressorCase("top_k", compress.TopK(0.1)),
+    CompressorCase("top_k-no-feedback", compress.TopK(0.5, feedback=False)),
+    CompressorCase("random_k", compress.RandomK(0.1)),
+    CompressorCase("random_k-no-feedback", compress.RandomK(0.5, feedback=False), unbiased=True),
+    CompressorCase("dgc", compress.DGC(0.05, warm_up=3)),
+    CompressorCase("dgc-no-momentum", compress.DGC(0.05, momentum=0.0)),
+    CompressorCase("threshold", compress.Threshold(0.5, ratio=0.1)),
+    CompressorCase("threshold-fixed", compress.Threshold(0.5, ratio=0)),
+]
 
 _SOFTMAX, _LOGIT, _MSE = nn.SoftmaxCrossEntropy(), nn.BinaryCrossEntropy(), nn.MSE()
 METRICS = [
