@@ -1,4 +1,4 @@
-"""Every public layer, loss, optimizer, schedule, strategy, metric and compressor once, with the options that matter.
+"""Every public layer, loss, optimizer, schedule, strategy, metric, compressor and topology once, with options.
 
 The contract tests run over these rows, and meta-tests fail where a public class has none. To add one: a row here.
 Golden files pin what a saved model depends on; after a change that is meant, write them anew: python -m tests.catalogue
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sparkdl import nn, optim
-from sparkdl.comm import compress
+from sparkdl.comm import compress, gossip
 from sparkdl.nn import zoo
 from sparkdl.strategies import AllReduce, Strategy, TreeAggregate
 from sparkdl.train import metrics
@@ -29,6 +29,7 @@ __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
     "STRATEGIES",
+    "TOPOLOGIES",
     "CompressorCase",
     "LayerCase",
     "LossCase",
@@ -36,6 +37,7 @@ __all__ = [
     "OptimizerCase",
     "ScheduleCase",
     "StrategyCase",
+    "TopologyCase",
     "golden_layers",
 ]
 
@@ -92,6 +94,15 @@ class CompressorCase:
     id: str
     compressor: compress.Compressor
     unbiased: bool = False
+
+
+@dataclass(frozen=True)
+class TopologyCase:
+    """A topology, and whether Metropolis weights are doubly stochastic on it; if not, it needs push-sum."""
+
+    id: str
+    topology: gossip.Topology
+    balanced: bool = True
 
 
 @dataclass(frozen=True)
@@ -279,6 +290,22 @@ COMPRESSORS = [
     CompressorCase("dgc-no-momentum", compress.DGC(0.05, momentum=0.0)),
     CompressorCase("threshold", compress.Threshold(0.5, ratio=0.1)),
     CompressorCase("threshold-fixed", compress.Threshold(0.5, ratio=0)),
+]
+
+TOPOLOGIES = [
+    TopologyCase("ring", gossip.Ring()),
+    TopologyCase("ring-left", gossip.Ring("left")),
+    TopologyCase("ring-right", gossip.Ring("right")),
+    TopologyCase("torus", gossip.Torus()),
+    TopologyCase("star", gossip.Star()),
+    TopologyCase("full", gossip.Full()),
+    TopologyCase("exponential", gossip.Exponential()),
+    TopologyCase("one_peer_exponential", gossip.OnePeerExponential()),
+    TopologyCase("random_pairs", gossip.RandomPairs(seed=3)),
+    TopologyCase("random_out", gossip.RandomOut(), balanced=False),
+    TopologyCase("random_out-2", gossip.RandomOut(2, seed=1), balanced=False),
+    TopologyCase("hierarchical", gossip.Hierarchical()),
+    TopologyCase("hierarchical-inner", gossip.Hierarchical(group=3, inner=2)),
 ]
 
 _SOFTMAX, _LOGIT, _MSE = nn.SoftmaxCrossEntropy(), nn.BinaryCrossEntropy(), nn.MSE()
