@@ -133,6 +133,7 @@ def _values(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
 
 
 _IMAGE = (6, 5, 4)
+_SEQUENCE = (6, 4)
 _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
 
 LAYERS = [
@@ -154,6 +155,34 @@ LAYERS = [
     LayerCase("conv2d-stride-dilation", nn.Conv2D(3, 2, stride=(2, 3), dilation=(3, 2), padding=2), _IMAGE),
     LayerCase("conv2d-groups-stride", nn.Conv2D(6, 3, stride=2, groups=2, bias=False), _IMAGE),
     LayerCase("conv2d-depthwise-wide", nn.Conv2D(16, 3, stride=(2, 1), groups=16), (6, 5, 16)),
+    LayerCase("conv2d-reflect", nn.Conv2D(3, 3, stride=(2, 1), padding_mode="reflect"), _IMAGE),
+    LayerCase(
+        "conv2d-replicate", nn.Conv2D(4, 3, padding=((2, 0), (3, 1)), groups=2, padding_mode="replicate"), _IMAGE
+    ),
+    LayerCase("conv2d-circular", nn.Conv2D(3, 3, dilation=2, padding_mode="circular"), _IMAGE),
+    LayerCase("conv2d_transpose", nn.Conv2DTranspose(3, 3), _IMAGE),
+    LayerCase("conv2d_transpose-same-stride", nn.Conv2DTranspose(3, 3, stride=(2, 3)), _IMAGE),
+    LayerCase("conv2d_transpose-gaps", nn.Conv2DTranspose(3, 2, stride=3, bias=False), _IMAGE),
+    LayerCase("conv2d_transpose-valid", nn.Conv2DTranspose(3, (3, 2), stride=2, padding="valid"), _IMAGE),
+    LayerCase(
+        "conv2d_transpose-output-padding",
+        nn.Conv2DTranspose(4, 3, stride=(2, 3), padding=((1, 0), (1, 2)), output_padding=(1, 2), groups=2),
+        _IMAGE,
+    ),
+    LayerCase("conv2d_transpose-dilation", nn.Conv2DTranspose(4, 2, 2, 1, dilation=(2, 3), groups=4), _IMAGE),
+    LayerCase("locally_connected2d", nn.LocallyConnected2D(3, 3), _IMAGE),
+    LayerCase(
+        "locally_connected2d-options", nn.LocallyConnected2D(2, (3, 2), (2, 1), "same", (1, 2), bias=False), _IMAGE
+    ),
+    LayerCase("conv1d", nn.Conv1D(3, 3), _SEQUENCE),
+    LayerCase("conv1d-valid-stride", nn.Conv1D(3, 2, stride=2, padding="valid", bias=False), _SEQUENCE),
+    LayerCase("conv1d-causal", nn.Conv1D(4, 3, padding="causal", dilation=2, groups=2), _SEQUENCE),
+    LayerCase("conv1d-reflect", nn.Conv1D(3, 3, padding=(2, 1), padding_mode="reflect"), _SEQUENCE),
+    LayerCase("max_pool1d", nn.MaxPool1D(), _SEQUENCE),
+    LayerCase("max_pool1d-padding-ceil", nn.MaxPool1D(3, stride=2, padding=(1, 0), ceil_mode=True), _SEQUENCE),
+    LayerCase("avg_pool1d", nn.AvgPool1D(), _SEQUENCE),
+    LayerCase("avg_pool1d-same", nn.AvgPool1D(3, stride=2, padding="same"), _SEQUENCE),
+    LayerCase("avg_pool1d-ceil-count", nn.AvgPool1D(3, 2, 1, ceil_mode=True, count_include_pad=True), (5, 4)),
     LayerCase("max_pool2d", nn.MaxPool2D(), _IMAGE),
     LayerCase("max_pool2d-overlap-same", nn.MaxPool2D(3, stride=2, padding="same"), _IMAGE),
     LayerCase("max_pool2d-ceil", nn.MaxPool2D((2, 3), ceil_mode=True), _IMAGE),
@@ -164,6 +193,7 @@ LAYERS = [
     LayerCase("avg_pool2d-ceil-count", nn.AvgPool2D(3, 2, 1, ceil_mode=True, count_include_pad=True), _IMAGE),
     LayerCase("avg_pool2d-padding-ceil", nn.AvgPool2D(3, 2, padding=((1, 0), (0, 1)), ceil_mode=True), _IMAGE),
     LayerCase("global_avg_pool", nn.GlobalAvgPool(), _IMAGE),
+    LayerCase("global_avg_pool-sequence", nn.GlobalAvgPool(), _SEQUENCE),
     LayerCase("batch_norm", nn.BatchNorm(), (3,)),
     LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),
     LayerCase("batch_norm-plain", nn.BatchNorm(affine=False), _IMAGE),

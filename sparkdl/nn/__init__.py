@@ -5,6 +5,8 @@ from sparkdl.nn.activation import LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from sparkdl.nn.codec import decode_layer, decode_loss, encode
 from sparkdl.nn.containers import Child, Concat, Container, Residual, Sequential
 from sparkdl.nn.conv import Conv2D
+from sparkdl.nn.conv1d import AvgPool1D, Conv1D, MaxPool1D
+from sparkdl.nn.conv_transpose import Conv2DTranspose
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
 from sparkdl.nn.initializers import (
@@ -22,6 +24,7 @@ from sparkdl.nn.initializers import (
 )
 from sparkdl.nn.layer import Array, Clock, Ctx, Initializer, Layer, Params, ParamSpec, Shape, kind_of
 from sparkdl.nn.layout import Layout, Segment
+from sparkdl.nn.local import LocallyConnected2D
 from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, SoftmaxCrossEntropy
 from sparkdl.nn.model import Model, Sums
 from sparkdl.nn.norm import BatchNorm
@@ -33,6 +36,7 @@ __all__ = [
     "MAE",
     "MSE",
     "Array",
+    "AvgPool1D",
     "AvgPool2D",
     "BatchNorm",
     "BinaryCrossEntropy",
@@ -41,7 +45,9 @@ __all__ = [
     "Concat",
     "Constant",
     "Container",
+    "Conv1D",
     "Conv2D",
+    "Conv2DTranspose",
     "Ctx",
     "Dense",
     "Dropout",
@@ -57,8 +63,10 @@ __all__ = [
     "Layout",
     "LecunNormal",
     "LecunUniform",
+    "LocallyConnected2D",
     "LogSoftmax",
     "Loss",
+    "MaxPool1D",
     "MaxPool2D",
     "Model",
     "Ones",

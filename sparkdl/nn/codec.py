@@ -14,7 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.nn import activation, containers, conv, dense, dropout, initializers, losses, norm, pool, shape
+from sparkdl.nn import (
+    activation,
+    containers,
+    conv,
+    conv1d,
+    conv_transpose,
+    dense,
+    dropout,
+    initializers,
+    local,
+    losses,
+    norm,
+    pool,
+    shape,
+)
 from sparkdl.nn.layer import Layer, kind_of
 from sparkdl.nn.losses import Loss
 
@@ -37,8 +51,13 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     containers.Residual,
     containers.Sequential,
     conv.Conv2D,
+    conv1d.AvgPool1D,
+    conv1d.Conv1D,
+    conv1d.MaxPool1D,
+    conv_transpose.Conv2DTranspose,
     dense.Dense,
     dropout.Dropout,
+    local.LocallyConnected2D,
     norm.BatchNorm,
     pool.AvgPool2D,
     pool.GlobalAvgPool,

@@ -9,10 +9,11 @@ import numpy as np
 
 from sparkdl.nn.initializers import HeNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
-from sparkdl.nn.window import PairLike, image_window, out_size, positive
+from sparkdl.nn.window import NONE, PairLike, check_margin, image_window, one_of, out_size, positive
 from sparkdl.ops.conv import conv2d, conv2d_grad_data, conv2d_grad_weights
 from sparkdl.ops.norm import channel_sum
-from sparkdl.ops.window import Padding, Window
+from sparkdl.ops.pad import MODES, PaddingMode, pad2d, pad2d_grad
+from sparkdl.ops.window import Padding, Pair, Window
 
 __all__ = ["Conv2D"]
 
@@ -26,7 +27,8 @@ class Conv2D(Layer):
     `kernel`, `stride` and `dilation` are an integer or (height, width). `padding` is "valid" (none), "same"
     (OH = ceil(H / stride); an odd element goes to the bottom and right, ONNX's SAME_UPPER), p, (ph, pw) or
     ((top, bottom), (left, right)). With `groups`, the k-th of that many equal slices of the channels meets the k-th
-    slice of the filters only; groups = C is the depthwise convolution.
+    slice of the filters only; groups = C is the depthwise convolution. `padding_mode` says what fills the padding:
+    "zeros", "reflect" (mirrored about the edge pixel), "replicate" (the edge pixel) or "circular".
     """
 
     filters: int
@@ -37,6 +39,7 @@ class Conv2D(Layer):
     groups: int = 1
     bias: bool = True
     init: Initializer = HeNormal()
+    padding_mode: PaddingMode = "zeros"
 
     def __post_init__(self) -> None:
         positive("Conv2D", "filters", self.filters)
@@ -45,10 +48,14 @@ class Conv2D(Layer):
             raise ValueError(
                 f"Conv2D(filters={self.filters}, groups={self.groups}): filters must be a multiple of groups."
             )
+        one_of("Conv2D", "padding_mode", self.padding_mode, MODES)
         self._window((1, 1, self.groups))
 
     def out_shape(self, in_shape: Shape) -> Shape:
-        return (*out_size("Conv2D", in_shape, self._window(in_shape)), self.filters)
+        win = self._window(in_shape)
+        if self.padding_mode != "zeros":
+            check_margin("Conv2D", in_shape, win.pads, self.padding_mode)
+        return (*out_size("Conv2D", in_shape, win), self.filters)
 
     def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
         kernel, c = self._window(in_shape).kernel, in_shape[2]
@@ -57,23 +64,29 @@ class Conv2D(Layer):
             specs["b"] = ParamSpec((self.filters,), Zeros())
         return specs
 
-    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Array]:
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, tuple[Array, Pair]]:
         W, win = p["W"], self._window(x.shape[1:])
         if x.shape[3] != W.shape[2] * self.groups:
             raise ValueError(
                 f"Conv2D(filters={self.filters}, groups={self.groups}) expects x of shape (N, H, W, "
                 f"{W.shape[2] * self.groups}), as its weights {W.shape} say; got {x.shape}. Channels go last."
             )
-        out_size("Conv2D", x.shape[1:], win)
-        x = np.ascontiguousarray(x, W.dtype)
-        return conv2d(x, W, win, self.groups, p["b"] if self.bias else None), x
+        self.out_shape(x.shape[1:])
+        x, size = np.ascontiguousarray(x, W.dtype), (x.shape[1], x.shape[2])
+        if self.padding_mode != "zeros":
+            x, win = pad2d(x, win.pads, self.padding_mode), win._replace(pads=NONE)
+        return conv2d(x, W, win, self.groups, p["b"] if self.bias else None), (x, size)
 
-    def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
-        x, win, dy = cache, self._window(cache.shape[1:]), np.ascontiguousarray(dy)
+    def backward(self, p: Params, cache: tuple[Array, Pair], dy: Array, g: Params, ctx: Ctx) -> Array:
+        (x, size), dy = cache, np.ascontiguousarray(dy)
+        win = image = self._window((*size, x.shape[3]))
+        if self.padding_mode != "zeros":
+            win = win._replace(pads=NONE)
         g["W"][...] += conv2d_grad_weights(x, dy, win, self.groups)
         if self.bias:
             g["b"][...] += channel_sum(dy)
-        return conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
+        dx = conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
+        return dx if win is image else pad2d_grad(dx, size, image.pads, self.padding_mode)
 
     def madds(self, in_shape: Shape) -> int:
         taps = math.prod(self._window(in_shape).kernel) * in_shape[2] // self.groups

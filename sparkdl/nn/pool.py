@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,19 +82,20 @@ class AvgPool2D(Layer):
 
 @dataclass(frozen=True)
 class GlobalAvgPool(Layer):
-    """x (N, H, W, C) -> y (N, C): the mean over each image."""
+    """x (N, H, W, C) or (N, T, C) -> y (N, C): the mean over each image or sequence."""
 
     def out_shape(self, in_shape: Shape) -> Shape:
-        check_image("GlobalAvgPool", in_shape)
-        return in_shape[2:]
+        if len(in_shape) != 2:
+            check_image("GlobalAvgPool", in_shape)
+        return in_shape[-1:]
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Shape]:
-        check_image("GlobalAvgPool", x.shape[1:])
-        return x.mean(axis=(1, 2)), x.shape
+        self.out_shape(x.shape[1:])
+        return x.mean(axis=tuple(range(1, x.ndim - 1))), x.shape
 
     def backward(self, p: Params, cache: Shape, dy: Array, g: Params, ctx: Ctx) -> Array:
-        share = dy / (cache[1] * cache[2])
-        return np.broadcast_to(share[:, None, None], cache)
+        share = dy / math.prod(cache[1:-1])
+        return np.broadcast_to(share.reshape(len(dy), *[1] * (len(cache) - 2), cache[-1]), cache)
 
 
 def _window(layer: MaxPool2D | AvgPool2D, in_shape: Shape) -> tuple[Window, Pads]:

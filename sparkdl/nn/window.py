@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from sparkdl.nn.layer import Shape
-from sparkdl.ops.window import Padding, Pair, Window, pair, resolve_padding
+from sparkdl.ops.pad import source
+from sparkdl.ops.window import Padding, Pads, Pair, Window, pair, resolve_padding
 
-__all__ = ["PairLike", "check_image", "image_window", "out_size", "positive"]
+__all__ = [
+    "NONE",
+    "PairLike",
+    "SidePadding",
+    "as_image",
+    "check_image",
+    "check_margin",
+    "check_sequence",
+    "image_window",
+    "one_of",
+    "out_size",
+    "positive",
+    "side_padding",
+]
 
 PairLike = int | Pair
+SidePadding = str | int | Pair
+NONE: Pads = ((0, 0), (0, 0))
 
 
 def positive(layer: str, name: str, value: int) -> None:
@@ -18,10 +36,45 @@ def positive(layer: str, name: str, value: int) -> None:
         raise ValueError(f"{layer}({name}={value!r}): {name} must be an integer of at least 1.")
 
 
+def one_of(layer: str, name: str, value: object, allowed: Collection[str]) -> None:
+    """Raise ValueError unless the option is one of the allowed words."""
+    if value not in allowed:
+        raise ValueError(f"{layer}({name}={value!r}): {name} must be one of {', '.join(sorted(allowed))}.")
+
+
 def check_image(layer: str, in_shape: Shape) -> None:
     """Raise ValueError unless a sample is an image (H, W, C)."""
     if len(in_shape) != 3:
         raise ValueError(f"{layer} expects samples of shape (H, W, C); got {tuple(in_shape)}. Reshape first?")
+
+
+def check_sequence(layer: str, in_shape: Shape) -> None:
+    """Raise ValueError unless a sample is a sequence (T, C)."""
+    if len(in_shape) != 2:
+        raise ValueError(f"{layer} expects samples of shape (T, C); got {tuple(in_shape)}. Reshape first?")
+
+
+def as_image(layer: str, in_shape: Shape) -> Shape:
+    """A sequence (T, C) as the image (1, T, C), which the layers over sequences hand to those over images."""
+    check_sequence(layer, in_shape)
+    return (1, *in_shape)
+
+
+def side_padding(padding: SidePadding) -> Padding:
+    """Padding of a sequence, "same", "valid", p or (left, right), as that of an image of one row."""
+    if isinstance(padding, str):
+        return padding
+    left, right = padding if isinstance(padding, tuple | list) else (padding, padding)
+    return (0, 0), (left, right)
+
+
+def check_margin(layer: str, in_shape: Shape, pads: Pads, mode: str) -> None:
+    """Raise ValueError unless samples (H, W, C) have the pixels that padding of this mode repeats."""
+    try:
+        for size, sides in zip(in_shape, pads, strict=False):
+            source(size, sides, mode)
+    except ValueError as e:
+        raise ValueError(f"{layer}: {e}.") from None
 
 
 def image_window(
