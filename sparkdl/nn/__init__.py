@@ -29,7 +29,8 @@ from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, Softmax
 from sparkdl.nn.model import Model, Sums
 from sparkdl.nn.norm import BatchNorm
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
-from sparkdl.nn.shape import Flatten
+from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
+from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "Crop2D",
     "Ctx",
     "Dense",
     "Dropout",
@@ -73,8 +75,10 @@ __all__ = [
     "Orthogonal",
     "ParamSpec",
     "Params",
+    "Permute",
     "RandomNormal",
     "ReLU",
+    "Reshape",
     "Residual",
     "Segment",
     "Sequential",
@@ -84,6 +88,8 @@ __all__ = [
     "SoftmaxCrossEntropy",
     "Sums",
     "Tanh",
+    "UpSample2D",
+    "ZeroPad2D",
     "Zeros",
     "decode_layer",
     "decode_loss",

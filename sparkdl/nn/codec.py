@@ -27,6 +27,7 @@ from sparkdl.nn import (
     losses,
     norm,
     pool,
+    resize,
     shape,
 )
 from sparkdl.nn.layer import Layer, kind_of
@@ -62,7 +63,12 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     pool.AvgPool2D,
     pool.GlobalAvgPool,
     pool.MaxPool2D,
+    resize.Crop2D,
+    resize.UpSample2D,
+    resize.ZeroPad2D,
     shape.Flatten,
+    shape.Permute,
+    shape.Reshape,
 )
 LOSSES: dict[str, type[Loss]] = _by_kind(
     losses.BinaryCrossEntropy, losses.Huber, losses.MAE, losses.MSE, losses.SoftmaxCrossEntropy
