@@ -9,6 +9,7 @@ from sparkdl.nn.conv1d import AvgPool1D, Conv1D, MaxPool1D
 from sparkdl.nn.conv_transpose import Conv2DTranspose
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
+from sparkdl.nn.fold import fold_batch_norm
 from sparkdl.nn.initializers import (
     Constant,
     GlorotNormal,
@@ -23,6 +24,7 @@ from sparkdl.nn.initializers import (
     Zeros,
 )
 from sparkdl.nn.layer import Array, Clock, Ctx, Initializer, Layer, Params, ParamSpec, Shape, kind_of
+from sparkdl.nn.layer_norm import GroupNorm, LayerNorm
 from sparkdl.nn.layout import Layout, Segment
 from sparkdl.nn.local import LocallyConnected2D
 from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, SoftmaxCrossEntropy
@@ -57,11 +59,13 @@ __all__ = [
     "GlobalAvgPool",
     "GlorotNormal",
     "GlorotUniform",
+    "GroupNorm",
     "HeNormal",
     "HeUniform",
     "Huber",
     "Initializer",
     "Layer",
+    "LayerNorm",
     "Layout",
     "LecunNormal",
     "LecunUniform",
@@ -94,6 +98,7 @@ __all__ = [
     "decode_layer",
     "decode_loss",
     "encode",
+    "fold_batch_norm",
     "initializers",
     "kind_of",
     "parameter_table",

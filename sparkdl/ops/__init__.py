@@ -1,5 +1,17 @@
 """Kernels: functions over arrays, without classes that hold them and without state."""
 
-from sparkdl.ops import activation, conv, conv_transpose, local, norm, pad, pool, resample, softmax, window
+from sparkdl.ops import activation, conv, conv_transpose, layer_norm, local, norm, pad, pool, resample, softmax, window
 
-__all__ = ["activation", "conv", "conv_transpose", "local", "norm", "pad", "pool", "resample", "softmax", "window"]
+__all__ = [
+    "activation",
+    "conv",
+    "conv_transpose",
+    "layer_norm",
+    "local",
+    "norm",
+    "pad",
+    "pool",
+    "resample",
+    "softmax",
+    "window",
+]
