@@ -46,11 +46,16 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A layer and the shape of one input sample."""
+    """A layer, the shape of one input sample and, where standard normal numbers do not serve, inputs (rng, shape) -> x.
+
+    `discrete` inputs, such as indices, have no gradient.
+    """
 
     id: str
     layer: nn.Layer
     in_shape: nn.Shape
+    make_x: Callable[[np.random.Generator, nn.Shape], nn.Array] = np.random.Generator.standard_normal
+    discrete: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,14 @@ def _values(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
     return lambda rng, rows: 2 * rng.standard_normal((rows, *shape))
 
 
+def _positive(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
+    return rng.uniform(0.5, 2, shape)
+
+
+def _within_one(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
+    return rng.uniform(-0.9, 0.9, shape)
+
+
 _IMAGE = (6, 5, 4)
 _SEQUENCE = (6, 4)
 _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
@@ -206,6 +219,16 @@ LAYERS = [
     LayerCase("relu", nn.ReLU(), _IMAGE),
     LayerCase("tanh", nn.Tanh(), (3,)),
     LayerCase("sigmoid", nn.Sigmoid(), (3,)),
+    LayerCase("leaky_relu", nn.LeakyReLU(), _IMAGE),
+    LayerCase("elu", nn.ELU(0.5), _IMAGE),
+    LayerCase("gelu", nn.GELU(), _IMAGE),
+    LayerCase("gelu-tanh", nn.GELU(tanh=True), _IMAGE),
+    LayerCase("silu", nn.SiLU(), (3,)),
+    LayerCase("softplus", nn.Softplus(), (3,)),
+    LayerCase("log_sigmoid", nn.LogSigmoid(), (3,)),
+    LayerCase("log", nn.Log(), (3,), _positive),
+    LayerCase("arctan", nn.Arctan(), (3,)),
+    LayerCase("arctanh", nn.Arctanh(), (3,), _within_one),
     LayerCase("softmax", nn.Softmax(), (3,)),
     LayerCase("softmax-image", nn.Softmax(), _IMAGE),
     LayerCase("log_softmax", nn.LogSoftmax(), (3,)),

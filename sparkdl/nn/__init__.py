@@ -31,13 +31,18 @@ from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, Softmax
 from sparkdl.nn.model import Model, Sums
 from sparkdl.nn.norm import BatchNorm
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
+from sparkdl.nn.rectifier import ELU, GELU, Arctan, Arctanh, LeakyReLU, Log, LogSigmoid, SiLU, Softplus
 from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
 
 __all__ = [
+    "ELU",
+    "GELU",
     "MAE",
     "MSE",
+    "Arctan",
+    "Arctanh",
     "Array",
     "AvgPool1D",
     "AvgPool2D",
@@ -67,9 +72,12 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "Layout",
+    "LeakyReLU",
     "LecunNormal",
     "LecunUniform",
     "LocallyConnected2D",
+    "Log",
+    "LogSigmoid",
     "LogSoftmax",
     "Loss",
     "MaxPool1D",
@@ -87,9 +95,11 @@ __all__ = [
     "Segment",
     "Sequential",
     "Shape",
+    "SiLU",
     "Sigmoid",
     "Softmax",
     "SoftmaxCrossEntropy",
+    "Softplus",
     "Sums",
     "Tanh",
     "UpSample2D",

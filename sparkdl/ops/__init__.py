@@ -1,11 +1,25 @@
 """Kernels: functions over arrays, without classes that hold them and without state."""
 
-from sparkdl.ops import activation, conv, conv_transpose, layer_norm, local, norm, pad, pool, resample, softmax, window
+from sparkdl.ops import (
+    activation,
+    conv,
+    conv_transpose,
+    gelu,
+    layer_norm,
+    local,
+    norm,
+    pad,
+    pool,
+    resample,
+    softmax,
+    window,
+)
 
 __all__ = [
     "activation",
     "conv",
     "conv_transpose",
+    "gelu",
     "layer_norm",
     "local",
     "norm",

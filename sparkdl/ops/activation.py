@@ -1,6 +1,6 @@
 """Element-wise activations and their gradients; x, y, dy, dx share one shape and dtype.
 
-A gradient takes the forward *output* y, so that a layer need not keep its input.
+A gradient takes the forward *output* y, so that a layer need not keep its input, wherever y tells enough.
 """
 
 from __future__ import annotations
@@ -9,7 +9,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["log1pexp", "relu", "relu_grad", "sigmoid", "sigmoid_grad", "tanh", "tanh_grad"]
+__all__ = [
+    "arctan",
+    "arctan_grad",
+    "arctanh",
+    "arctanh_grad",
+    "elu",
+    "elu_grad",
+    "leaky_relu",
+    "leaky_relu_grad",
+    "log",
+    "log1pexp",
+    "log_grad",
+    "log_sigmoid",
+    "log_sigmoid_grad",
+    "relu",
+    "relu_grad",
+    "sigmoid",
+    "sigmoid_grad",
+    "silu",
+    "silu_grad",
+    "softplus_grad",
+    "tanh",
+    "tanh_grad",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,3 +74,89 @@ def sigmoid_grad(y: Array, dy: Array) -> Array:
 def log1pexp(x: Array) -> Array:
     """y = log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), the softplus; its derivative is the sigmoid."""
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def softplus_grad(y: Array, dy: Array) -> Array:
+    """dx = dy (1 - e^-y), the sigmoid of x where y = log(1 + e^x)."""
+    dx: Array = dy * -np.expm1(-y)
+    return dx
+
+
+def leaky_relu(x: Array, slope: float) -> Array:
+    """y = x where x > 0, else slope x."""
+    y: Array = np.where(x > 0, x, slope * x)
+    return y
+
+
+def leaky_relu_grad(y: Array, dy: Array, slope: float) -> Array:
+    """dx = dy where y > 0, else slope dy; slope >= 0, so that y has the sign of x."""
+    dx: Array = np.where(y > 0, dy, slope * dy)
+    return dx
+
+
+def elu(x: Array, alpha: float) -> Array:
+    """y = x where x > 0, else alpha (e^x - 1)."""
+    y: Array = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+    return y
+
+
+def elu_grad(y: Array, dy: Array, alpha: float) -> Array:
+    """dx = dy where y > 0, else dy (y + alpha)."""
+    dx: Array = np.where(y > 0, dy, dy * (y + alpha))
+    return dx
+
+
+def silu(x: Array) -> tuple[Array, Array]:
+    """y = x s, and s = 1 / (1 + e^-x)."""
+    s = sigmoid(x)
+    return x * s, s
+
+
+def silu_grad(x: Array, s: Array, dy: Array) -> Array:
+    """dx = dy s (1 + x (1 - s))."""
+    dx: Array = dy * (s * (1 + x * (1 - s)))
+    return dx
+
+
+def log_sigmoid(x: Array) -> Array:
+    """y = log(1 / (1 + e^-x)) = -log(1 + e^-x)."""
+    return -log1pexp(-x)
+
+
+def log_sigmoid_grad(y: Array, dy: Array) -> Array:
+    """dx = dy (1 - e^y)."""
+    dx: Array = dy * -np.expm1(y)
+    return dx
+
+
+def log(x: Array) -> Array:
+    """y = log x; -inf at 0, NaN below."""
+    return np.log(x)
+
+
+def log_grad(x: Array, dy: Array) -> Array:
+    """dx = dy / x."""
+    dx: Array = dy / x
+    return dx
+
+
+def arctan(x: Array) -> Array:
+    """y = arctan x."""
+    return np.arctan(x)
+
+
+def arctan_grad(x: Array, dy: Array) -> Array:
+    """dx = dy / (1 + x^2)."""
+    dx: Array = dy / (1 + x * x)
+    return dx
+
+
+def arctanh(x: Array) -> Array:
+    """y = arctanh x = log((1 + x) / (1 - x)) / 2; infinite at -1 and 1, NaN beyond."""
+    return np.arctanh(x)
+
+
+def arctanh_grad(x: Array, dy: Array) -> Array:
+    """dx = dy / (1 - x^2), as (1 - x)(1 + x), which keeps its precision near -1 and 1."""
+    dx: Array = dy / ((1 - x) * (1 + x))
+    return dx
