@@ -145,6 +145,10 @@ def _within_one(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
     return rng.uniform(-0.9, 0.9, shape)
 
 
+def _indices(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
+    return rng.integers(0, 5, shape)
+
+
 _IMAGE = (6, 5, 4)
 _SEQUENCE = (6, 4)
 _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
@@ -207,6 +211,9 @@ LAYERS = [
     LayerCase("avg_pool2d-padding-ceil", nn.AvgPool2D(3, 2, padding=((1, 0), (0, 1)), ceil_mode=True), _IMAGE),
     LayerCase("global_avg_pool", nn.GlobalAvgPool(), _IMAGE),
     LayerCase("global_avg_pool-sequence", nn.GlobalAvgPool(), _SEQUENCE),
+    LayerCase("embedding", nn.Embedding(5, 3), (4,), _indices, discrete=True),
+    LayerCase("embedding-padding", nn.Embedding(5, 3, padding_idx=2), (2, 3), _indices, discrete=True),
+    LayerCase("embedding-one", nn.Embedding(5, 3, init=nn.Ones()), (1,), _indices, discrete=True),
     LayerCase("batch_norm", nn.BatchNorm(), (3,)),
     LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),
     LayerCase("batch_norm-plain", nn.BatchNorm(affine=False), _IMAGE),

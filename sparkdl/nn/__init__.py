@@ -9,6 +9,7 @@ from sparkdl.nn.conv1d import AvgPool1D, Conv1D, MaxPool1D
 from sparkdl.nn.conv_transpose import Conv2DTranspose
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
+from sparkdl.nn.embedding import Embedding
 from sparkdl.nn.fold import fold_batch_norm
 from sparkdl.nn.initializers import (
     Constant,
@@ -60,6 +61,7 @@ __all__ = [
     "Ctx",
     "Dense",
     "Dropout",
+    "Embedding",
     "Flatten",
     "GlobalAvgPool",
     "GlorotNormal",
