@@ -48,7 +48,7 @@ GOLDEN = Path(__file__).parent / "golden"
 class LayerCase:
     """A layer, the shape of one input sample and, where standard normal numbers do not serve, inputs (rng, shape) -> x.
 
-    `discrete` inputs, such as indices, have no gradient.
+    `discrete` inputs, such as indices, have no gradient; entries equal to `mark` say that something is missing.
     """
 
     id: str
@@ -56,6 +56,7 @@ class LayerCase:
     in_shape: nn.Shape
     make_x: Callable[[np.random.Generator, nn.Shape], nn.Array] = np.random.Generator.standard_normal
     discrete: bool = False
+    mark: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,11 @@ def _indices(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
     return rng.integers(0, 5, shape)
 
 
+def _with_gaps(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
+    """Sequences some of whose steps are 9 throughout."""
+    return np.where(rng.random((*shape[:-1], 1)) < 0.4, 9, rng.standard_normal(shape))
+
+
 _IMAGE = (6, 5, 4)
 _SEQUENCE = (6, 4)
 _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
@@ -214,6 +220,35 @@ LAYERS = [
     LayerCase("embedding", nn.Embedding(5, 3), (4,), _indices, discrete=True),
     LayerCase("embedding-padding", nn.Embedding(5, 3, padding_idx=2), (2, 3), _indices, discrete=True),
     LayerCase("embedding-one", nn.Embedding(5, 3, init=nn.Ones()), (1,), _indices, discrete=True),
+    LayerCase("simple_rnn", nn.SimpleRNN(3), _SEQUENCE),
+    LayerCase("simple_rnn-sequences", nn.SimpleRNN(3, return_sequences=True, bias=False), _SEQUENCE),
+    LayerCase("simple_rnn-stacked", nn.SimpleRNN(3, layers=2, recompute=True), _SEQUENCE),
+    LayerCase("simple_rnn-bidirectional", nn.SimpleRNN(3, 2, True, True, recompute=True), _SEQUENCE),
+    LayerCase("simple_rnn-bidirectional-last", nn.SimpleRNN(3, 2, True, truncate=6), _SEQUENCE),
+    LayerCase("simple_rnn-masked", nn.SimpleRNN(3, 2, True, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase(
+        "simple_rnn-masked-sequences",
+        nn.SimpleRNN(3, 2, False, True, 9.0, recompute=True),
+        _SEQUENCE,
+        _with_gaps,
+        mark=9.0,
+    ),
+    LayerCase("gru", nn.GRU(3), _SEQUENCE),
+    LayerCase("gru-sequences", nn.GRU(3, return_sequences=True, bias=False), _SEQUENCE),
+    LayerCase("gru-stacked", nn.GRU(3, layers=2, recompute=True), _SEQUENCE),
+    LayerCase("gru-bidirectional", nn.GRU(3, 2, True, True, recompute=True), _SEQUENCE),
+    LayerCase("gru-bidirectional-last", nn.GRU(3, 2, True, truncate=6), _SEQUENCE),
+    LayerCase("gru-masked", nn.GRU(3, 2, True, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase("gru-masked-sequences", nn.GRU(3, 2, False, True, 9.0, recompute=True), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase("lstm", nn.LSTM(3), _SEQUENCE),
+    LayerCase("lstm-sequences", nn.LSTM(3, return_sequences=True, bias=False), _SEQUENCE),
+    LayerCase("lstm-stacked", nn.LSTM(3, layers=2, recompute=True), _SEQUENCE),
+    LayerCase("lstm-bidirectional", nn.LSTM(3, 2, True, True, recompute=True), _SEQUENCE),
+    LayerCase("lstm-bidirectional-last", nn.LSTM(3, 2, True, truncate=6), _SEQUENCE),
+    LayerCase("lstm-masked", nn.LSTM(3, 2, True, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase(
+        "lstm-masked-sequences", nn.LSTM(3, 2, False, True, 9.0, recompute=True), _SEQUENCE, _with_gaps, mark=9.0
+    ),
     LayerCase("batch_norm", nn.BatchNorm(), (3,)),
     LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),
     LayerCase("batch_norm-plain", nn.BatchNorm(affine=False), _IMAGE),

@@ -33,6 +33,7 @@ from sparkdl.nn.model import Model, Sums
 from sparkdl.nn.norm import BatchNorm
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
 from sparkdl.nn.rectifier import ELU, GELU, Arctan, Arctanh, LeakyReLU, Log, LogSigmoid, SiLU, Softplus
+from sparkdl.nn.recurrent import GRU, LSTM, SimpleRNN
 from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
@@ -40,6 +41,8 @@ from sparkdl.nn.summary import parameter_table, summary
 __all__ = [
     "ELU",
     "GELU",
+    "GRU",
+    "LSTM",
     "MAE",
     "MSE",
     "Arctan",
@@ -99,6 +102,7 @@ __all__ = [
     "Shape",
     "SiLU",
     "Sigmoid",
+    "SimpleRNN",
     "Softmax",
     "SoftmaxCrossEntropy",
     "Softplus",

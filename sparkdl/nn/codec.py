@@ -30,6 +30,7 @@ from sparkdl.nn import (
     norm,
     pool,
     rectifier,
+    recurrent,
     resize,
     shape,
 )
@@ -78,6 +79,9 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     rectifier.LogSigmoid,
     rectifier.SiLU,
     rectifier.Softplus,
+    recurrent.GRU,
+    recurrent.LSTM,
+    recurrent.SimpleRNN,
     resize.Crop2D,
     resize.UpSample2D,
     resize.ZeroPad2D,

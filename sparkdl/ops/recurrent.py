@@ -1,0 +1,209 @@
+"""Recurrences over time and their gradients (back-propagation through time).
+
+Time comes first: what belongs to the steps is G (T, N, K H), the input's part x_t W + b of K gates' pre-activations.
+States are kept with the first one in front, h, c (T + 1, N, H). U (H, K H) carries the state over; gates stand side by
+side. `keep` (T, N, 1), or None for all, says which steps count: over the others the state passes unchanged.
+
+Only what depends on the step before is computed step by step, one product with U and few element-wise operations in
+memory that is reused; the products with the input and with the gradients of U and W are left to one call each over all
+steps (the caller's).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "rnn", "rnn_grad"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def rnn(G: Array, U: Array, h0: Array, keep: Array | None) -> Array:
+    """h_t = tanh(G_t + h_{t-1} U): h (T + 1, N, H) (Elman 1990)."""
+    h, a = _states(G, h0), np.empty_like(h0)
+    for t in range(len(G)):
+        np.matmul(h[t], U, out=a)
+        a += G[t]
+        np.tanh(a, out=h[t + 1])
+        _pass_over(keep, t, h)
+    return h
+
+
+def rnn_grad(h: Array, U: Array, dy: Array, dh: Array, keep: Array | None) -> tuple[Array, Array]:
+    """dy (T, N, H) of h_1.., dh (N, H) of the last one from elsewhere -> dG (T, N, H), dh of h_0."""
+    dG = 1 - h[1:] * h[1:]
+    dh = dh.copy()
+    for t in reversed(range(len(dG))):
+        dh += dy[t]
+        carried = _held_back(keep, t, dh)
+        dG[t] *= dh
+        np.matmul(dG[t], U.T, out=dh)
+        _give_back(carried, dh)
+    return dG, dh
+
+
+def lstm(G: Array, U: Array, h0: Array, c0: Array, keep: Array | None) -> tuple[Array, Array, Array]:
+    """With gates o, i, f = sigmoid, g = tanh of their slices, in this order, of G_t + h_{t-1} U,
+
+        c_t = f c_{t-1} + i g,   h_t = o tanh(c_t)
+
+    (Hochreiter & Schmidhuber 1997; Gers et al. 2000): h, c (T + 1, N, H) and tanh(c_1..) (T, N, H). The gates are
+    written over G, in place.
+    """
+    units = h0.shape[1]
+    h, c, squashed = _states(G, h0), _states(G, c0), np.empty((len(G), *h0.shape), h0.dtype)
+    a, new = np.empty((len(h0), 4 * units), h0.dtype), np.empty_like(h0)
+    for t in range(len(G)):
+        np.matmul(h[t], U, out=a)
+        G[t] += a
+        _sigmoid(G[t, :, : 3 * units])
+        o, i, f, g = _gates(G[t], units)
+        np.tanh(g, out=g)
+        np.multiply(f, c[t], out=c[t + 1])
+        np.multiply(i, g, out=new)
+        c[t + 1] += new
+        _pass_over(keep, t, c)
+        np.tanh(c[t + 1], out=squashed[t])
+        np.multiply(o, squashed[t], out=h[t + 1])
+        _pass_over(keep, t, h)
+    return h, c, squashed
+
+
+def lstm_grad(
+    gates: Array, U: Array, c: Array, squashed: Array, dy: Array, dh: Array, dc: Array, keep: Array | None
+) -> tuple[Array, Array, Array]:
+    """dy (T, N, H) of h_1.., dh, dc (N, H) of the last states from elsewhere -> dG (T, N, 4 H), dh, dc of h_0, c_0."""
+    units = dh.shape[1]
+    dG = np.empty(gates.shape, gates.dtype)
+    _lstm_slopes(gates, c, squashed, dG)
+    to_c = 1 - squashed * squashed  # of h by c
+    to_c *= gates[:, :, :units]
+    dh, dc, more = dh.copy(), dc.copy(), np.empty_like(dh)
+    for t in reversed(range(len(dG))):
+        dh += dy[t]
+        h_carried, c_carried = _held_back(keep, t, dh), _held_back(keep, t, dc)
+        np.multiply(dh, to_c[t], out=more)
+        dc += more
+        step = dG[t].reshape(len(dh), 4, units)
+        step[:, 0] *= dh
+        step[:, 1:] *= dc[:, None]
+        dc *= gates[t, :, 2 * units : 3 * units]
+        np.matmul(dG[t], U.T, out=dh)
+        _give_back(h_carried, dh)
+        _give_back(c_carried, dc)
+    return dG, dh, dc
+
+
+def gru(G: Array, U: Array, b: Array | None, h0: Array, keep: Array | None) -> tuple[Array, Array]:
+    """With gates r, z = sigmoid of their slices of G_t + h_{t-1} U, n = tanh(G_t + r q) and q = h_{t-1} U + b of n's,
+
+        h_t = (1 - z) n + z h_{t-1}
+
+    (Cho et al. 2014, in the form where r acts after the product): h (T + 1, N, H) and q (T, N, H); b (H,) or None. The
+    gates r, z, n are written over G, in place.
+    """
+    units = h0.shape[1]
+    h, q = _states(G, h0), np.empty((len(G), *h0.shape), h0.dtype)
+    a, new = np.empty((len(h0), 3 * units), h0.dtype), np.empty_like(h0)
+    for t in range(len(G)):
+        np.matmul(h[t], U, out=a)
+        G[t, :, : 2 * units] += a[:, : 2 * units]
+        _sigmoid(G[t, :, : 2 * units])
+        r, z, n = _gates(G[t], units)
+        q[t] = a[:, 2 * units :]
+        if b is not None:
+            q[t] += b
+        np.multiply(r, q[t], out=new)
+        n += new
+        np.tanh(n, out=n)
+        np.subtract(h[t], n, out=new)
+        new *= z
+        np.add(n, new, out=h[t + 1])
+        _pass_over(keep, t, h)
+    return h, q
+
+
+def gru_grad(
+    gates: Array, U: Array, h: Array, q: Array, dy: Array, dh: Array, keep: Array | None
+) -> tuple[Array, Array, Array]:
+    """dy (T, N, H) of h_1.., dh (N, H) of the last one from elsewhere -> dG (T, N, 3 H), dq (T, N, H), dh of h_0.
+
+    What reaches U is dG with the slice of n replaced by dq = r times it.
+    """
+    units = dh.shape[1]
+    r, z, n = _gates(gates, units)
+    dG, dq = np.empty(gates.shape, gates.dtype), r.copy()
+    to_r, to_z, to_n = _gates(dG, units)
+    np.multiply(1 - z, 1 - n * n, out=to_n)
+    np.multiply(h[:-1] - n, z * (1 - z), out=to_z)
+    np.multiply(to_n, q * (r * (1 - r)), out=to_r)
+    dq *= to_n
+    dh, a, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.empty_like(dh)
+    for t in reversed(range(len(dG))):
+        dh += dy[t]
+        carried = _held_back(keep, t, dh)
+        dG[t].reshape(len(dh), 3, units)[...] *= dh[:, None]
+        dq[t] *= dh
+        a[:, : 2 * units], a[:, 2 * units :] = dG[t, :, : 2 * units], dq[t]
+        np.matmul(a, U.T, out=back)
+        dh *= z[t]
+        dh += back
+        _give_back(carried, dh)
+    return dG, dq, dh
+
+
+def _states(G: Array, first: Array) -> Array:
+    states = np.empty((len(G) + 1, *first.shape), first.dtype)
+    states[0] = first
+    return states
+
+
+def _gates(a: Array, units: int) -> list[Array]:
+    """Views of the gates of a (..., K H)."""
+    return [a[..., k : k + units] for k in range(0, a.shape[-1], units)]
+
+
+def _lstm_slopes(gates: Array, c: Array, squashed: Array, out: Array) -> None:
+    """What each pre-activation's gradient is a multiple of, into out (T, N, 4 H): of dh for o, of dc for i, f and g."""
+    units = squashed.shape[2]
+    _, i, _, g = _gates(gates, units)
+    sigmoids = out[:, :, : 3 * units]
+    np.subtract(1, gates[:, :, : 3 * units], out=sigmoids)
+    sigmoids *= gates[:, :, : 3 * units]
+    to_o, to_i, to_f, to_g = _gates(out, units)
+    to_o *= squashed
+    to_i *= g
+    to_f *= c[:-1]
+    np.multiply(g, g, out=to_g)
+    np.subtract(1, to_g, out=to_g)
+    to_g *= i
+
+
+def _sigmoid(a: Array) -> None:
+    """1 / (1 + e^-a) as (1 + tanh(a / 2)) / 2, in place."""
+    a *= 0.5
+    np.tanh(a, out=a)
+    a *= 0.5
+    a += 0.5
+
+
+def _pass_over(keep: Array | None, t: int, states: Array) -> None:
+    """Where step t does not count, put the state before it in place of the one after, in place."""
+    if keep is not None:
+        np.copyto(states[t + 1], states[t], where=~keep[t])
+
+
+def _held_back(keep: Array | None, t: int, d: Array) -> Array | None:
+    """Move the gradient of rows whose step t does not count out of d, in place, and return it."""
+    if keep is None:
+        return None
+    carried: Array = np.where(keep[t], 0, d)
+    d *= keep[t]
+    return carried
+
+
+def _give_back(carried: Array | None, d: Array) -> None:
+    if carried is not None:
+        d += carried
