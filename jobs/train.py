@@ -18,7 +18,7 @@ def main(args: argparse.Namespace) -> int:
     """Train, test, save; print the network, the figures, and where everything lies."""
     overrides = [*args.set, *(["training.profile=true"] if args.profile else [])]
     config = load(args.conf, overrides)
-    spark = None if config.training.master == "threads" else session("sparkdl train")
+    spark = None if config.training.master else session("sparkdl train")
     if args.verbose:
         print(job.settings(config))
     outcome = job.train(config, spark, on_start=lambda task: print(job.tables(task, args.verbose)))

@@ -2,5 +2,6 @@
 
 from sparkdl.backends.base import Backend, Group, Peers, Remote, Seat, Shards, Slots
 from sparkdl.backends.local import LocalBackend
+from sparkdl.backends.processes import ProcessBackend
 
-__all__ = ["Backend", "Group", "LocalBackend", "Peers", "Remote", "Seat", "Shards", "Slots"]
+__all__ = ["Backend", "Group", "LocalBackend", "Peers", "ProcessBackend", "Remote", "Seat", "Shards", "Slots"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from sparkdl.backends.base import Group, Remote, Seat, Shards, Slots
+from sparkdl.backends.base import Group, Peers, Remote, Seat, Shards, Slots
 from sparkdl.comm import AllGather, Transport, TransportOptions, inproc_group
 from sparkdl.data import Handle
 from sparkdl.train.files import Files, LocalFiles
@@ -64,7 +64,7 @@ class LocalBackend:
         """Threads do not run out of slots."""
         raise AssertionError((shards, parts))
 
-    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> _LocalPeers:
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> Peers:
         """As `Backend.run_peers`."""
         return _LocalPeers(shards.handles, fn)
 

@@ -63,7 +63,8 @@ class TrainingConfig:
     """[training]: the keys of `Training` and of its `Clip` (`clip_norm`, `clip_value`), and what drives a run.
 
     `metrics` are those of the loss where none are named. `scale_lr` multiplies the learning rate by the number of
-    workers. `master = "threads"` trains in this process, without Spark; `workers` 0 takes as many as there are slots.
+    workers. `master` "threads" trains in this process, without Spark, and "processes" on processes of this machine,
+    which only modes whose workers train among themselves use; `workers` 0 takes as many as there are slots.
     """
 
     settings: Annotated[Training, Inline()] = field(default_factory=Training)
@@ -73,7 +74,7 @@ class TrainingConfig:
     stop_at: StopAtValue | None = None
     time_budget_s: Annotated[float, POSITIVE["within"]] | None = None
     scale_lr: bool = False
-    master: Literal["", "threads"] = ""
+    master: Literal["", "threads", "processes"] = ""
     workers: Natural = 0
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from sparkdl.backends import Backend
 from sparkdl.data import DataInfo, DataSpec, LabelMap
 from sparkdl.errors import ConfigError
-from sparkdl.ml.sources import backend_of, spooled
+from sparkdl.ml.sources import Master, backend_of, spooled
 from sparkdl.ml.trained import TrainedModel
 from sparkdl.nn import Array, Layer, Loss, Model, Shape, SoftmaxCrossEntropy
 from sparkdl.optim import Adam, Constant, Optimizer, Schedule
@@ -76,6 +76,7 @@ def fit(
     checkpoints: CheckpointPlan | None = None,
     weights: str | None = None,
     workers: int = 0,
+    master: Master = "threads",
     scale_lr: bool = False,
     on_start: Callable[[Task], None] | None = None,
 ) -> TrainedModel:
@@ -89,6 +90,8 @@ def fit(
       minibatches of 32, and tree aggregation where not given. metrics: those of the loss.
     weights: a model folder or safetensors file to start from. workers: shards, and as many tasks at a time; 0 takes
       the slots that there are. scale_lr multiplies the learning rate by their number (Goyal et al. 2017).
+    master: what workers on Arrow data are; "processes" where they train among themselves, on a core each (see
+      `backends.ProcessBackend`).
     on_start: hears of the task once the data are known, before the first step.
 
     Errors: DataError for data that cannot be trained on, ConfigError or ValueError for settings that do not go
@@ -100,8 +103,8 @@ def fit(
     labels = None if classes is None else LabelMap(tuple(classes))
     if spec.label is None:
         raise ConfigError("Training needs targets: name their column in DataSpec.label (data.label).")
-    strategy, workers = strategy.plan(workers, backend_of(data, workers).slots())
-    with spooled(data, spec, valid=valid, labels=labels, workers=workers) as (backend, shards):
+    strategy, workers = strategy.plan(workers, backend_of(data, workers, master).slots())
+    with spooled(data, spec, valid=valid, labels=labels, workers=workers, master=master) as (backend, shards):
         info = shards.info
         if scale_lr:
             optimizer = replace(optimizer, lr=optimizer.lr * len(shards.handles))  # type: ignore[type-var]

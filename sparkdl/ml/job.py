@@ -97,6 +97,7 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
         checkpoints=None if checkpoint.folder is None else _plan(config),
         weights=config.model.weights,
         workers=settings.workers,
+        master="processes" if settings.master == "processes" else "threads",
         scale_lr=settings.scale_lr,
     )
     figures = {f"train.{name}": value for name, value in _last(model).items() if not name.startswith("val_")}

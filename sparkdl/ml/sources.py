@@ -6,26 +6,28 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from sparkdl.backends import Backend, LocalBackend, Shards
+from sparkdl.backends import Backend, LocalBackend, ProcessBackend, Shards
 from sparkdl.data import DataSpec, LabelMap, Preprocess, read_path, spool_local
 from sparkdl.errors import ConfigError
 
-__all__ = ["backend_of", "spooled"]
+__all__ = ["Master", "backend_of", "spooled"]
+
+Master = Literal["threads", "processes"]
 
 
-def backend_of(data: Any, workers: int = 0) -> Backend:
-    """Spark for a DataFrame, threads for Arrow data. workers: 0 for one a slot."""
+def backend_of(data: Any, workers: int = 0, master: Master = "threads") -> Backend:
+    """Spark for a DataFrame; for Arrow data threads or processes of this machine. workers: 0 for one a slot."""
     if isinstance(data, DataFrame):
         # Imported here: who trains on threads needs no JVM gateway.
         from sparkdl.backends.spark import SparkBackend
 
         return SparkBackend(data.sparkSession)
-    return LocalBackend(workers or os.cpu_count() or 1)
+    return (ProcessBackend if master == "processes" else LocalBackend)(workers or os.cpu_count() or 1)
 
 
 @contextmanager
@@ -37,6 +39,7 @@ def spooled(
     labels: LabelMap | None = None,
     preprocess: Preprocess | None = None,
     workers: int = 0,
+    master: Master = "threads",
 ) -> Iterator[tuple[Backend, Shards]]:
     """The backend for these data and their shards on it, which are deleted when the context closes.
 
@@ -53,7 +56,7 @@ def spooled(
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
         batches, held_out = _batches(data), None if valid is None else _batches(valid)
         with spool_local(batches, spec, workers, folder, valid=held_out, labels=labels, preprocess=preprocess) as local:
-            yield backend_of(data, workers), local
+            yield backend_of(data, workers, master), local
 
 
 def _batches(data: Any) -> Iterator[pa.RecordBatch]:

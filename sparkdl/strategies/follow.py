@@ -27,7 +27,12 @@ GRACE_S = 10.0  # for all ranks to leave by themselves after one has failed, on 
 TRANSIENT = {"OSError", "MemoryError", "ConnectionError", "BrokenPipeError", "TimeoutError", "ShardMissing"}
 MISSING = "ShardMissing"
 # What Spark says of tasks that died with their process; anything else in a job that no rank reported is final.
-LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "failed barrier ResultStage", "Executor heartbeat")
+LOST = (
+    "ExecutorLostFailure",
+    "Python worker exited unexpectedly",
+    "failed barrier ResultStage",
+    "ended with exit code",
+)
 
 
 @dataclass(frozen=True)

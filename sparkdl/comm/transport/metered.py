@@ -31,5 +31,8 @@ class Metered(Transport):
     def abort(self, reason: str) -> None:
         self._transport.abort(reason)
 
+    def interrupt(self, reason: str) -> None:
+        self._transport.interrupt(reason)
+
     def close(self) -> None:
         self._transport.close()

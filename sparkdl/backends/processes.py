@@ -1,0 +1,106 @@
+"""Processes of this machine in place of a cluster: for peers, each on a core of its own, without a JVM."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+
+from sparkdl.backends.base import Group, Peers, Seat, Shards, Slots
+from sparkdl.backends.local import LocalBackend
+from sparkdl.comm import AllGather, Transport, TransportOptions, connect
+from sparkdl.data import Handle
+from sparkdl.errors import TrainingError
+
+__all__ = ["ProcessBackend"]
+
+
+class ProcessBackend(LocalBackend):
+    """As `LocalBackend`, but for peers, which are processes.
+
+    What they are given is pickled: layers and losses of one's own must stand in a module. `prepare(rank)` is called
+    first in each process; `driver_host` is an address of this process that all of them reach.
+    """
+
+    def __init__(
+        self, processes: int, prepare: Callable[[int], None] | None = None, driver_host: str = "127.0.0.1"
+    ) -> None:
+        super().__init__(processes)
+        self._prepare, self._driver_host = prepare, driver_host
+
+    @property
+    def driver_host(self) -> str:
+        """Loopback, unless the processes are elsewhere."""
+        return self._driver_host
+
+    def slots(self) -> Slots:
+        """As many processes as there are peers."""
+        return Slots(None)
+
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> Peers:
+        """As `Backend.run_peers`."""
+        size = len(shards.handles)
+        seats = (_ProcessSeat(rank, size, handle, self._driver_host) for rank, handle in enumerate(shards.handles))
+        return _Processes(seats, fn, self._prepare)
+
+
+@dataclass(frozen=True)
+class _ProcessSeat:
+    rank: int
+    size: int
+    handle: Handle
+    driver_host: str
+
+    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
+        if not (options.interface or options.cidr or options.route_to):
+            options = replace(options, route_to=self.driver_host)
+        return connect(
+            self.rank,
+            self.size,
+            allgather,
+            group.secret,
+            job_id=group.job_id,
+            attempt=group.attempt,
+            options=options,
+        )
+
+
+class _Processes:
+    def __init__(
+        self, seats: Iterable[Seat], fn: Callable[[Seat], None], prepare: Callable[[int], None] | None
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        self._processes: list[BaseProcess] = []
+        for seat in seats:
+            name = f"sparkdl-rank-{seat.rank}"
+            process = context.Process(target=_run, args=(seat, fn, prepare), name=name, daemon=True)
+            self._processes.append(process)
+            process.start()
+
+    def done(self) -> bool:
+        return not any(process.is_alive() for process in self._processes)
+
+    def wait(self) -> None:
+        for process in self._processes:
+            process.join()
+        codes = [process.exitcode for process in self._processes]
+        for process in self._processes:
+            process.close()
+        if any(codes):
+            rank = next(r for r, code in enumerate(codes) if code)
+            raise TrainingError(f"the process of rank {rank} ended with exit code {codes[rank]}")
+
+    def cancel(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+def _run(seat: Seat, fn: Callable[[Seat], None], prepare: Callable[[int], None] | None) -> None:
+    if prepare is not None:
+        prepare(seat.rank)
+    try:
+        fn(seat)
+    except Exception:  # the driver has been told
+        sys.exit(1)
