@@ -76,7 +76,7 @@ def fit(
     checkpoints: CheckpointPlan | None = None,
     weights: str | None = None,
     workers: int = 0,
-    master: Master = "threads",
+    master: Master | Backend = "threads",
     scale_lr: bool = False,
     on_start: Callable[[Task], None] | None = None,
 ) -> TrainedModel:
@@ -91,7 +91,7 @@ def fit(
     weights: a model folder or safetensors file to start from. workers: shards, and as many tasks at a time; 0 takes
       the slots that there are. scale_lr multiplies the learning rate by their number (Goyal et al. 2017).
     master: what workers on Arrow data are; "processes" where they train among themselves, on a core each (see
-      `backends.ProcessBackend`).
+      `backends.ProcessBackend`), or a backend.
     on_start: hears of the task once the data are known, before the first step.
 
     Errors: DataError for data that cannot be trained on, ConfigError or ValueError for settings that do not go

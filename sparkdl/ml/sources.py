@@ -20,13 +20,15 @@ __all__ = ["Master", "backend_of", "spooled"]
 Master = Literal["threads", "processes"]
 
 
-def backend_of(data: Any, workers: int = 0, master: Master = "threads") -> Backend:
-    """Spark for a DataFrame; for Arrow data threads or processes of this machine. workers: 0 for one a slot."""
+def backend_of(data: Any, workers: int = 0, master: Master | Backend = "threads") -> Backend:
+    """Spark for a DataFrame; for Arrow data what master says. workers: 0 for one a slot."""
     if isinstance(data, DataFrame):
         # Imported here: who trains on threads needs no JVM gateway.
         from sparkdl.backends.spark import SparkBackend
 
         return SparkBackend(data.sparkSession)
+    if not isinstance(master, str):
+        return master
     return (ProcessBackend if master == "processes" else LocalBackend)(workers or os.cpu_count() or 1)
 
 
@@ -39,7 +41,7 @@ def spooled(
     labels: LabelMap | None = None,
     preprocess: Preprocess | None = None,
     workers: int = 0,
-    master: Master = "threads",
+    master: Master | Backend = "threads",
 ) -> Iterator[tuple[Backend, Shards]]:
     """The backend for these data and their shards on it, which are deleted when the context closes.
 

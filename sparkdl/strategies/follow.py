@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ __all__ = ["Failure", "Follower"]
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05
+SETTLE_S = 2.0  # for a job to end by itself after all of its ranks have
 GRACE_S = 10.0  # for all ranks to leave by themselves after one has failed, on top of the time-out
 TRANSIENT = {"OSError", "MemoryError", "ConnectionError", "BrokenPipeError", "TimeoutError", "ShardMissing"}
 MISSING = "ShardMissing"
@@ -153,9 +155,13 @@ class Follower:
         return True
 
     def _end_what_lingers(self, patience_s: float) -> None:
-        if self._trouble_since is not None and time.monotonic() - self._trouble_since > patience_s + GRACE_S:
-            log.warning("some workers have not left after a failure; cancelling them")
-            self._trouble_since = None
+        """After a failure: cancel a job that does not end, as with a frozen worker, once all are heard."""
+        if self._trouble_since is None:
+            return
+        all_known = len({*self._failed, *self._gone, *self._ended}) == self.coordinator.size
+        if time.monotonic() - self._trouble_since > (SETTLE_S if all_known else patience_s + GRACE_S):
+            log.info("cancelling workers that have not ended after a failure")
+            self._trouble_since = math.inf
             self.peers.cancel()
 
     def _failure(self, job_error: Exception) -> Failure:

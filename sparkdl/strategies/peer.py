@@ -13,6 +13,7 @@ import time
 import traceback
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from sparkdl.comm import CommError, Transport, allgather, barrier, broadcast
 from sparkdl.comm.transport.auth import Identity
 from sparkdl.control import Link
 from sparkdl.nn import Array
-from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task, open_worker
+from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task
 from sparkdl.train.callbacks import Logs
 
 if TYPE_CHECKING:
@@ -140,16 +141,17 @@ def run_rank(job: Remote[PeerJob], arrays: Mapping[str, Remote[Array]], seat: Se
 
 def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], seat: Seat, comm: Transport, link: Link) -> None:
     run = _restored(job, {name: shared.value for name, shared in arrays.items()}, seat.rank)
-    peer = Peer(job.task, run, comm, open_worker(job.task, seat.handle))
-    steps = job.strategy.steps(peer)
-    try:
+    with ExitStack() as stack:
+        worker = ShardWorker(job.task, seat.handle)
+        stack.callback(worker.close)
+        peer = Peer(job.task, run, comm, worker)
+        steps = job.strategy.steps(peer)
+        stack.callback(steps.close)
         reporter = _Reporter(peer, steps, link, job.every_steps)
         loop = Loop(job.task, run, [reporter])
         loop.train(steps)
         reporter.last(loop)
         barrier(comm)
-    finally:
-        steps.close()
 
 
 def _restored(job: PeerJob, arrays: Mapping[str, Array], rank: int) -> Run:
