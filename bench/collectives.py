@@ -4,7 +4,8 @@
 
 All sum the same float32 vectors on one thread per rank. Ours and gloo (torch.distributed, over loopback TCP) alternate
 within the same processes; MPI over loopback TCP runs by itself right after. A time is the slowest rank's, the median
-over several rounds; a ratio above 1 is better for us. `--algorithms` times ours one by one beside the chooser's pick.
+over several rounds; a ratio above 1 is better for us. `--algorithms` times ours one by one beside the chooser's pick;
+"zeros" is ours over shared memory on a vector made by `AllReducer.zeros`.
 """
 
 from __future__ import annotations
@@ -105,6 +106,9 @@ def _work(args: argparse.Namespace, place: Place) -> None:
         reducer = AllReducer(t)
         tuned_s = time.perf_counter() - start
         contestants: dict[str, Run] = {"ours": reducer.allreduce}
+        if place.channel == "shm":
+            common = reducer.zeros(max(args.nbytes) // 4)
+            contestants["zeros"] = lambda vec: reducer.allreduce(common[: vec.size])
         for name in reducer.schedules if args.algorithms == ["all"] else args.algorithms:
             contestants[name] = lambda vec, name=name: allreduce(t, vec, "sum", reducer.schedules[name])
         contestants |= gloo

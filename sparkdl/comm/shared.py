@@ -5,6 +5,9 @@ then adds up its own slice over all slots, into its own; and then copies all sli
 turn's copying in overlaps the turn before being added up and the one before that being copied out. Where slices are
 not worth their second meeting, which are short vectors, and all between two ranks, every rank adds up all of it.
 
+A vector made by `zeros` lies in memory that all ranks of the host can read: then nothing is copied in, slices are added
+up in place and copied out from there, and the call ends once nobody reads it any more.
+
 Additions go in rank order, whoever does them. With several hosts, the i-th ranks of all of them reduce the i-th slice
 among each other, by messages, before it is copied out.
 """
@@ -13,17 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from sparkdl.comm.executor import REDUCERS, compiled, execute
 from sparkdl.comm.schedules import RingAllgather, Schedule, Step, among, cuts, pieces, rabenseifner
 from sparkdl.comm.topology import Hosts
-from sparkdl.comm.transport.arena import COPIED, REDUCED, SLOTS, TAKEN, Arena, arena_bytes
+from sparkdl.comm.transport.arena import COPIED, REDUCED, SLOTS, TAKEN, Arena, arena_bytes, vector_bytes
 from sparkdl.comm.transport.base import Array, CommError, Op, Transport
 from sparkdl.comm.transport.sharing import common_memory
 
-__all__ = ["SHORT_BYTES", "Shared", "arenas"]
+__all__ = ["SHORT_BYTES", "Shared", "arenas", "zeros"]
 
 SHORT_BYTES = 1 << 15  # up to here every rank adds up the whole vector
 BLOCK_BYTES = 1 << 17  # added up over all ranks at a time: the sum stays in the cache meanwhile
@@ -74,6 +79,20 @@ def arenas(t: Transport, tag: int = 0) -> Hosts:
     return arena.layout
 
 
+def zeros(t: Transport, count: int, dtype: np.dtype[Any], tag: int = 0) -> Array:
+    """A vector (count,) that takes part in shared allreduces without being copied, where ranks share memory.
+
+    All ranks call it together, with the same arguments. The memory is kept until the transport is closed.
+    """
+    arenas(t, tag)
+    arena, nbytes = t.arena, count * dtype.itemsize
+    if arena is None or len(arena.members) == 1 or not count:
+        return np.zeros(count, dtype)
+    size = vector_bytes(1) + len(arena.members) * vector_bytes(nbytes)
+    memory = common_memory(t, arena.members, size, tag)
+    return np.zeros(count, dtype) if memory is None else arena.add_vectors(memory, nbytes).view(dtype)
+
+
 def _tell(t: Transport, rows: Array, tag: int) -> None:
     """Each rank's row to all."""
     bounds = tuple(rows.shape[1] * rank for rank in range(t.size + 1))
@@ -99,7 +118,9 @@ class _Operation:
         self.leaders = layout.leaders
         peers = tuple(ranks[arena.place] for ranks in layout.members) if arena.place < self.leaders else ()
         self.between = _Among(peers, between) if len(peers) > 1 else None
-        self.whole = len(layout.members) == 1 and (t.size == 2 or vec.nbytes <= SHORT_BYTES)
+        self.whole = len(layout.members) == 1 and vec.nbytes <= min(SHORT_BYTES, arena.slot_bytes)
+        self.readable = False  # by all, where it lies
+        self.vectors: list[Array | None] = []
 
     def run(self) -> None:
         """All turns, three of them under way at a time."""
@@ -108,11 +129,8 @@ class _Operation:
             for a, b in self.parts:
                 self._among_hosts(self.vec[a:b])
         elif self.whole:
-            for i in range(turns + 1):
-                if i < turns:
-                    self._copy(i)
-                if i:
-                    self._add_up(i - 1)
+            self._copy_whole()
+            self._add_up()
         else:
             for i in range(turns + 2):
                 if i < turns:
@@ -121,67 +139,78 @@ class _Operation:
                     self._reduce(i - 1)
                 if i > 1:
                     self._take(i - 2)
+            if self.readable:
+                self.arena.wait(TAKEN, self.first + turns - 1, self.tag, self.vec)
 
-    def _slices(self, i: int) -> Iterator[tuple[Array, slice, slice]]:
-        """Of each member in this turn: its slot, and its slice in any slot and in vec."""
+    def _copy_whole(self) -> None:
+        arena = self.arena
+        arena.wait(TAKEN, self.first - SLOTS, self.tag, self.vec)
+        arena.slot(arena.place, self.first, self.vec.dtype)[: self.vec.size] = self.vec
+        arena.announce(self.first, self.tag, self.vec)
+        arena.post(COPIED, self.first)
+
+    def _add_up(self) -> None:
+        arena = self.arena
+        self._meet(0)
+        slots = [arena.slot(place, self.first, self.vec.dtype) for place in range(len(arena.members))]
+        _fold([slot[: self.vec.size] for slot in slots], self.vec, self.op)
+        arena.post(TAKEN, self.first)
+
+    def _slices(self, i: int) -> Iterator[tuple[slice, slice]]:
+        """Each member's slice in this turn, in a slot and in a vector."""
         a, b = self.parts[i]
         bounds = cuts(b - a, self.leaders) + (b - a,) * (len(self.arena.members) - self.leaders)
-        for place in range(len(self.arena.members)):
-            slot = self.arena.slot(place, self.first + i, self.vec.dtype)
-            c, d = bounds[place : place + 2]
-            yield slot, slice(c, d), slice(a + c, a + d)
+        for c, d in pairwise(bounds):
+            yield slice(c, d), slice(a + c, a + d)
+
+    def _of(self, place: int, i: int, inner: slice, outer: slice) -> Array:
+        """What all can read of a slice, of the member at `place`."""
+        vec = self.vectors[place]
+        return self.arena.slot(place, self.first + i, self.vec.dtype)[inner] if vec is None else vec[outer]
 
     def _copy(self, i: int) -> None:
         arena, turn = self.arena, self.first + i
         arena.wait(TAKEN, turn - SLOTS, self.tag, self.vec)
-        own = arena.slot(arena.place, turn, self.vec.dtype)
-        if self.whole:
-            a, b = self.parts[i]
-            own[: b - a] = self.vec[a:b]
-        else:
-            for place, (_, inner, outer) in enumerate(self._slices(i)):
+        if i == 0:
+            self.readable = arena.announce(turn, self.tag, self.vec)
+        if not self.readable:
+            own = arena.slot(arena.place, turn, self.vec.dtype)
+            for place, (inner, outer) in enumerate(self._slices(i)):
                 if place != arena.place:
                     own[inner] = self.vec[outer]
-        if i == 0:
-            arena.announce(turn, self.tag, self.vec)
         arena.post(COPIED, turn)
 
-    def _meet(self, i: int) -> int:
-        """Wait until all have copied, and make sure, at first, that it is the same operation; returns the turn."""
+    def _meet(self, i: int) -> None:
+        """Wait until all have copied, and make sure, at first, that it is the same operation."""
         turn = self.first + i
         self.arena.wait(COPIED, turn, self.tag, self.vec)
         if i == 0:
-            self.arena.compare(turn, self.tag, self.vec)
-        return turn
-
-    def _add_up(self, i: int) -> None:
-        arena, turn = self.arena, self._meet(i)
-        a, b = self.parts[i]
-        slots = [arena.slot(place, turn, self.vec.dtype)[: b - a] for place in range(len(arena.members))]
-        _fold(slots, self.vec[a:b], self.op)
-        arena.post(TAKEN, turn)
+            self.vectors = self.arena.compare(turn, self.tag, self.vec)
 
     def _reduce(self, i: int) -> None:
-        arena, turn = self.arena, self._meet(i)
-        slices = list(self._slices(i))
-        own, inner, outer = slices[arena.place]
-        operands = [slot[inner] for slot, _, _ in slices]
-        operands[arena.place] = self.vec[outer]
-        _fold(operands, own[inner], self.op)
-        self._among_hosts(own[inner])
-        arena.post(REDUCED, turn)
+        self._meet(i)
+        arena = self.arena
+        inner, outer = list(self._slices(i))[arena.place]
+        operands = [self._of(place, i, inner, outer) for place in range(len(arena.members))]
+        operands[arena.place] = own = self.vec[outer]
+        _fold(operands, own, self.op)
+        self._among_hosts(own)
+        if not self.readable:
+            self._of(arena.place, i, inner, outer)[:] = own
+        arena.post(REDUCED, self.first + i)
+
+    def _take(self, i: int) -> None:
+        arena, turn = self.arena, self.first + i
+        arena.wait(REDUCED, turn, self.tag, self.vec)
+        for place, (inner, outer) in enumerate(self._slices(i)):
+            if place != arena.place:
+                self.vec[outer] = self._of(place, i, inner, outer)
+        arena.post(TAKEN, turn)
 
     def _among_hosts(self, part: Array) -> None:
         if self.between is not None:
             program = compiled(self.between, self.t.rank, self.t.size, part.size, max(1, part.size))
             execute(self.t, program, part, self.op, self.tag)
-
-    def _take(self, i: int) -> None:
-        arena, turn = self.arena, self.first + i
-        arena.wait(REDUCED, turn, self.tag, self.vec)
-        for slot, inner, outer in self._slices(i):
-            self.vec[outer] = slot[inner]
-        arena.post(TAKEN, turn)
 
 
 @dataclass(frozen=True)
@@ -196,16 +225,22 @@ class _Among:
 
 
 def _fold(operands: list[Array], out: Array, op: Op) -> None:
-    """out = op over two or more operands, in their order, in blocks; a float16 sum is made in float32."""
+    """out, which may be one of them, = op over two or more operands, in their order; a float16 sum is made in float32.
+
+    A block at a time is folded in a buffer that stays in the cache.
+    """
     first, second, *others = operands
     fold = REDUCERS[op]
     wide = np.dtype(np.float32) if op == "sum" and out.dtype == np.float16 else out.dtype
-    step = BLOCK_BYTES // out.itemsize
+    step = BLOCK_BYTES // wide.itemsize
+    buffer = np.empty(min(step, out.size), wide)
     with np.errstate(over="ignore", invalid="ignore"):
+        if wide == out.dtype and not others:
+            fold(first, second, out=out)
+            return
         for block in (slice(a, a + step) for a in range(0, out.size, step)):
-            part = out[block] if wide == out.dtype else np.empty(out[block].size, wide)
+            part = buffer[: first[block].size]
             fold(first[block], second[block], out=part, dtype=wide)
             for operand in others:
                 fold(part, operand[block], out=part)
-            if wide != out.dtype:
-                out[block] = part
+            out[block] = part

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from sparkdl.comm import (
+    AllReducer,
     CommError,
     MessageMismatch,
     OperationTimeout,
@@ -23,7 +24,7 @@ from sparkdl.comm import (
 )
 from sparkdl.comm import rendezvous as rendezvous_module
 from sparkdl.comm import shared as shared_module
-from sparkdl.comm.shared import SHORT_BYTES, Shared, arenas
+from sparkdl.comm.shared import SHORT_BYTES, Shared, arenas, zeros
 from sparkdl.comm.transport import sharing as sharing_module
 from tests.ranks import group, run
 
@@ -33,7 +34,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def small_slots(monkeypatch):
-    """Slots of one page, so that a few thousand numbers take many turns."""
+    """Slots of one page, so that a few thousand numbers take many turns, and short vectors are very short."""
     monkeypatch.setattr(shared_module, "MAX_SLOT_BYTES", 4096)
     monkeypatch.setattr(shared_module, "MIN_SLOT_BYTES", 4096)
 
@@ -104,6 +105,58 @@ def test_operations_of_all_lengths_follow_one_another(small_slots):
         run(ranks, work)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_vectors_that_all_can_read_are_reduced_where_they_lie(size, op, small_slots):
+    def work(t):
+        reducer = AllReducer(t, algorithm="star")
+        whole = reducer.zeros(30_001, np.float32)
+        assert not whole.any()
+        arena = t.arena
+        for count in (0, 1, 100, 9000, 30_000):
+            vec = whole[1 : 1 + count]
+            assert not count or arena.find(vec) == ((0, 4) if size > 1 else (-1, 0))
+            rows = inputs(size, count, "float32")
+            vec[:] = rows[t.rank]
+            reducer.allreduce(vec, op)
+            if count > 9000 and size > 1:  # shorter ones go through the star
+                assert vec.tobytes() == in_rank_order(rows, op).tobytes()
+            np.testing.assert_allclose(vec, in_rank_order(rows, op), rtol=1e-4, atol=1e-5)
+            vec[:] = -1  # nobody reads it any more
+
+    with group("shm", size) as ranks:
+        run(ranks, work)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32"])
+def test_vectors_that_all_can_read_and_others_mix(dtype, small_slots):
+    rows = inputs(4, 20_000, dtype)
+
+    def work(t):
+        vec = zeros(t, 20_000, np.dtype(dtype))
+        vec[:] = rows[t.rank]
+        mine = vec if t.rank % 2 else rows[t.rank].copy()
+        shared_allreduce(t, mine)
+        assert mine.tobytes() == in_rank_order(rows, "sum").tobytes()
+        assert t.rank % 2 or vec.tobytes() == rows[t.rank].tobytes()
+
+    with group("shm", 4) as ranks:
+        run(ranks, work)
+
+
+@pytest.mark.parametrize("kind", ["inproc", "tcp"])
+def test_without_shared_memory_zeros_are_ordinary(kind):
+    def work(t):
+        vec = AllReducer(t, algorithm="ring").zeros(1000)
+        assert (vec.dtype, vec.shape, vec.any()) == (np.float32, (1000,), False)
+        vec += t.rank
+        shared_allreduce(t, vec)
+        assert (vec == 3).all()
+
+    with group(kind, 3) as ranks:
+        run(ranks, work)
+
+
 @pytest.mark.parametrize("layout", ["aabb", "abab", "aaab", "abbc", "aaabb", "abc"])
 def test_several_hosts(layout, monkeypatch, small_slots):
     """Each host in its own memory, messages between them."""
@@ -116,10 +169,12 @@ def test_several_hosts(layout, monkeypatch, small_slots):
         members = arenas(t).members
         assert sorted(map(len, members)) == sorted(layout.count(host) for host in set(layout))
         assert len({t.hosts[rank] for rank in arenas(t).host_of(t.rank)}) == 1
+        common = zeros(t, 20_000, np.dtype(np.float64))
         for count in (0, 1, size - 1, size, 1000, 20_000):
-            vec = np.arange(count) % 97 + t.rank + 0.0
-            shared_allreduce(t, vec, "mean")
-            np.testing.assert_array_equal(vec, np.arange(count) % 97 + (size - 1) / 2)
+            for vec in (np.zeros(count), common[:count]):
+                vec[:] = np.arange(count) % 97 + t.rank
+                shared_allreduce(t, vec, "mean")
+                np.testing.assert_array_equal(vec, np.arange(count) % 97 + (size - 1) / 2)
             vec = np.arange(count) % 97 + t.rank
             allreduce(t, vec, "max", Shared())
             np.testing.assert_array_equal(vec, np.arange(count) % 97 + size - 1)
@@ -262,6 +317,8 @@ def test_nothing_leaks(how):
         run(ranks, lambda t: shared_allreduce(t, np.zeros(100_000)))
         run(ranks, barrier)
         assert held()[2] == before[2] + 6 + 3  # three pairs, and one arena, mapped by each end
+        run(ranks, lambda t: shared_allreduce(t, zeros(t, 100_000, np.dtype(np.float64))))
+        assert held()[2] == before[2] + 6 + 3 + 3
         if how == "error":
             with pytest.raises(OperationTimeout):
                 shared_allreduce(ranks[0], np.zeros(100_000))

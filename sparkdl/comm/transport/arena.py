@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import select
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +23,18 @@ from sparkdl.comm.transport.base import Array, CommError
 from sparkdl.comm.transport.channel import Unexpected
 from sparkdl.comm.transport.frames import HEADER_BYTES, Header
 
-__all__ = ["COPIED", "REDUCED", "SLOTS", "TAKEN", "Arena", "Arrival", "Complete", "Mismatch", "arena_bytes"]
+__all__ = [
+    "COPIED",
+    "REDUCED",
+    "SLOTS",
+    "TAKEN",
+    "Arena",
+    "Arrival",
+    "Complete",
+    "Mismatch",
+    "arena_bytes",
+    "vector_bytes",
+]
 
 COPIED, REDUCED, TAKEN = range(3)  # the stages of a turn
 SLOTS = 3
@@ -33,11 +45,17 @@ _ASLEEP, _QUIET, _HEADERS, _LINES = 3, 4, 5, 8  # lines of a member, after its t
 # Arrays of NumPy's own begin 16 bytes behind a page. A short copy to a place that lies less than a cache line further
 # in its page than its source does is ten times slower on some processors: so slots begin in the middle of a page.
 _PAGE, _SHIFT = 4096, 2048
+_FOUND = struct.Struct("<qq")  # behind the header: the number of a vector and an offset
 
 
 def arena_bytes(members: int, slot_bytes: int) -> int:
     """The memory that so many members need, the control lines included; what is never used is never allocated."""
     return _control_bytes(members) + members * SLOTS * (slot_bytes + _PAGE)
+
+
+def vector_bytes(nbytes: int) -> int:
+    """What a vector of so many bytes takes; in the memory of several, the first begins a page from the start."""
+    return -(-nbytes // _PAGE) * _PAGE
 
 
 def _control_bytes(members: int) -> int:
@@ -105,6 +123,7 @@ class Arena:
         self._bells, self._complete, self._mismatch = dict(bells), complete, mismatch
         self._memory: mmap.mmap | None = None
         self._slots: list[list[Array]] = []
+        self._vectors: list[list[Array]] = []
         self._fence = threading.Lock()  # taking it is an atomic exchange: no load moves ahead of an earlier store
 
     def join(self, memory: mmap.mmap | None, slot_bytes: int) -> None:
@@ -120,6 +139,22 @@ class Arena:
         starts = [base + i * (slot_bytes + _PAGE) + _SHIFT for i in range(size * SLOTS)]
         views = [whole[start : start + slot_bytes] for start in starts]
         self._slots = [views[i : i + SLOTS] for i in range(0, size * SLOTS, SLOTS)]
+
+    def add_vectors(self, memory: mmap.mmap, nbytes: int) -> Array:
+        """Take in `memory`, a page and then vector_bytes for each member; returns this member's vector."""
+        whole, stride = np.frombuffer(memory, np.uint8), vector_bytes(nbytes)
+        starts = range(_PAGE, _PAGE + len(self.members) * stride, stride)
+        self._vectors.append([whole[start : start + nbytes] for start in starts])
+        return self._vectors[-1][self.place]
+
+    def find(self, vec: Array) -> tuple[int, int]:
+        """In which of this rank's vectors vec lies, and from which byte on; (-1, 0) if in none."""
+        at = vec.__array_interface__["data"][0]
+        for number, vectors in enumerate(self._vectors):
+            start = at - vectors[self.place].__array_interface__["data"][0]
+            if 0 <= start <= vectors[self.place].nbytes - vec.nbytes:
+                return number, start
+        return -1, 0
 
     def counters(self, stage: int) -> list[int]:
         """The words in which the members count a stage."""
@@ -144,20 +179,31 @@ class Arena:
             words[(sleeper * _LINES + _ASLEEP) * _STEP] = 0
             self._bells[self.members[sleeper]]()
 
-    def announce(self, turn: int, tag: int, vec: Array) -> None:
-        """Write down which operation begins with this turn; to be done before COPIED is posted."""
+    def announce(self, turn: int, tag: int, vec: Array) -> bool:
+        """Write down which operation begins with this turn, before COPIED is posted; whether all can read vec."""
         self.begun = Header.of(turn, tag, vec)
+        found = self.find(vec)
+        note = self.begun.pack() + _FOUND.pack(*found)
         at = self._header_at(self.place, turn)
-        self._lines()[at : at + HEADER_BYTES] = self.begun.pack()
+        self._lines()[at : at + len(note)] = note
+        return found[0] >= 0
 
-    def compare(self, turn: int, tag: int, vec: Array) -> None:
-        """Raise MessageMismatch if a member has begun another operation with this turn; once all have COPIED."""
+    def compare(self, turn: int, tag: int, vec: Array) -> list[Array | None]:
+        """The members' vectors, where all can read them, once all have COPIED the first turn of the operation.
+
+        Raises MessageMismatch if a member has begun another operation with this turn.
+        """
         expected, lines = self.begun.pack(), self._lines()
+        found: list[Array | None] = []
         for place, peer in enumerate(self.members):
             at = self._header_at(place, turn)
-            found = bytes(lines[at : at + HEADER_BYTES])
-            if found != expected:
-                raise self._mismatch(peer, Unexpected.of(found), tag, vec)
+            header = bytes(lines[at : at + HEADER_BYTES])
+            if header != expected:
+                raise self._mismatch(peer, Unexpected.of(header), tag, vec)
+            number, start = _FOUND.unpack_from(lines, at + HEADER_BYTES)
+            readable = None if number < 0 else self._vectors[number][place][start : start + vec.nbytes]
+            found.append(None if readable is None else readable.view(vec.dtype))
+        return found
 
     def sleep(self, place: int, stage: int) -> None:
         """Ask a member to ring once it has posted this stage; its counter must be looked at once more then."""
@@ -180,7 +226,7 @@ class Arena:
         """Let the memory go."""
         if self._memory is not None:
             self.words.release()
-            self._slots = []
+            self._slots, self._vectors = [], []
             with suppress(BufferError):  # a view in a traceback keeps the mapping until it goes itself
                 self._memory.close()
             self._memory, self.words = None, memoryview(b"")
