@@ -27,6 +27,7 @@ __all__ = [
     "LOSSES",
     "METRICS",
     "OPTIMIZERS",
+    "OUTER",
     "SCHEDULES",
     "STRATEGIES",
     "TOPOLOGIES",
@@ -35,6 +36,7 @@ __all__ = [
     "LossCase",
     "MetricCase",
     "OptimizerCase",
+    "OuterCase",
     "ScheduleCase",
     "StrategyCase",
     "TopologyCase",
@@ -75,6 +77,15 @@ class OptimizerCase:
 
     id: str
     optimizer: optim.Optimizer
+
+
+@dataclass(frozen=True)
+class OuterCase:
+    """An outer optimizer, and whether it is plain averaging under another name."""
+
+    id: str
+    optimizer: optim.OuterOptimizer
+    averages: bool = False
 
 
 @dataclass(frozen=True)
@@ -343,6 +354,17 @@ OPTIMIZERS = [
     OptimizerCase("lars-no-decay", optim.LARS(weight_decay=0.0)),
     OptimizerCase("lamb", optim.LAMB()),
     OptimizerCase("lamb-no-decay", optim.LAMB(weight_decay=0.0)),
+]
+
+OUTER = [
+    OuterCase("average", optim.Average(), averages=True),
+    OuterCase("slowmo", optim.SlowMo()),
+    OuterCase("slowmo-plain", optim.SlowMo(beta=0.0, alpha=1.0), averages=True),
+    OuterCase("bmuf", optim.BMUF()),
+    OuterCase("bmuf-momentum", optim.BMUF(momentum=0.3, zeta=0.8)),
+    OuterCase("bmuf-plain", optim.BMUF(momentum=0.0), averages=True),
+    OuterCase("diloco", optim.DiLoCo()),
+    OuterCase("diloco-plain", optim.DiLoCo(lr=1.0, momentum=0.0), averages=True),
 ]
 
 SCHEDULES = [

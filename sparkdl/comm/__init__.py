@@ -28,6 +28,7 @@ from sparkdl.comm.topology import Hosts
 from sparkdl.comm.transport import (
     CommError,
     MessageMismatch,
+    Metered,
     Op,
     OperationTimeout,
     PeerAborted,
@@ -45,6 +46,7 @@ __all__ = [
     "CommError",
     "Hosts",
     "MessageMismatch",
+    "Metered",
     "Op",
     "OperationTimeout",
     "PeerAborted",

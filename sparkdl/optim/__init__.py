@@ -7,6 +7,7 @@ from sparkdl.optim.base import Optimizer, Segment, State
 from sparkdl.optim.blocks import Span
 from sparkdl.optim.clip import Clip, clip_by_norm, clip_by_value, norm
 from sparkdl.optim.layerwise import LAMB, LARS
+from sparkdl.optim.outer import BMUF, OUTER, Average, DiLoCo, Elastic, OuterOptimizer, SlowMo
 from sparkdl.optim.registry import OPTIMIZERS, SCHEDULES
 from sparkdl.optim.rmsprop import RMSProp
 from sparkdl.optim.rule import Elementwise, Rule
@@ -24,17 +25,22 @@ from sparkdl.optim.schedules import (
 from sparkdl.optim.sgd import SGD
 
 __all__ = [
+    "BMUF",
     "LAMB",
     "LARS",
     "OPTIMIZERS",
+    "OUTER",
     "SCHEDULES",
     "SGD",
     "AdaGrad",
     "Adam",
     "AdamW",
+    "Average",
     "Clip",
     "Constant",
     "Cosine",
+    "DiLoCo",
+    "Elastic",
     "Elementwise",
     "Interval",
     "MultiStep",
@@ -42,11 +48,13 @@ __all__ = [
     "OnPlateau",
     "OneCycle",
     "Optimizer",
+    "OuterOptimizer",
     "Polynomial",
     "RMSProp",
     "Rule",
     "Schedule",
     "Segment",
+    "SlowMo",
     "Span",
     "State",
     "Step",

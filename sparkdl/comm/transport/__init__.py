@@ -14,11 +14,13 @@ from sparkdl.comm.transport.base import (
     Transport,
 )
 from sparkdl.comm.transport.inproc import inproc_group
+from sparkdl.comm.transport.metered import Metered
 from sparkdl.comm.transport.options import TransportOptions
 
 __all__ = [
     "CommError",
     "MessageMismatch",
+    "Metered",
     "Op",
     "OperationTimeout",
     "PeerAborted",
