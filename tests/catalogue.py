@@ -173,6 +173,7 @@ _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
 LAYERS = [
     LayerCase("dense", nn.Dense(4), (3,)),
     LayerCase("dense-no-bias", nn.Dense(4, bias=False), (3,)),
+    LayerCase("dense-sequence", nn.Dense(2), _SEQUENCE),
     LayerCase("dense-orthogonal", nn.Dense(2, init=nn.Orthogonal(2.0)), (5,)),
     LayerCase("conv2d", nn.Conv2D(3, 3), _IMAGE),
     LayerCase("conv2d-no-bias", nn.Conv2D(3, 3, bias=False), _IMAGE),
@@ -259,6 +260,28 @@ LAYERS = [
     LayerCase("lstm-masked", nn.LSTM(3, 2, True, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
     LayerCase(
         "lstm-masked-sequences", nn.LSTM(3, 2, False, True, 9.0, recompute=True), _SEQUENCE, _with_gaps, mark=9.0
+    ),
+    LayerCase("multi_head_attention", nn.MultiHeadAttention(2), _SEQUENCE),
+    LayerCase("multi_head_attention-causal", nn.MultiHeadAttention(1, causal=True, bias=False), _SEQUENCE),
+    LayerCase("multi_head_attention-masked", nn.MultiHeadAttention(4, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase(
+        "multi_head_attention-masked-causal", nn.MultiHeadAttention(2, True, 9.0), _SEQUENCE, _with_gaps, mark=9.0
+    ),
+    LayerCase("positional_encoding", nn.PositionalEncoding(), (5, 3)),
+    LayerCase("positional_encoding-learned", nn.PositionalEncoding(learned=True), _SEQUENCE),
+    LayerCase(
+        "positional_encoding-masked", nn.PositionalEncoding(True, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0
+    ),
+    LayerCase("transformer_block", nn.TransformerBlock(2), _SEQUENCE),
+    LayerCase("transformer_block-post", nn.TransformerBlock(2, 5, pre_norm=False, activation=nn.Tanh()), _SEQUENCE),
+    LayerCase("transformer_block-causal-dropout", nn.TransformerBlock(2, 3, 0.3, causal=True), _SEQUENCE),
+    LayerCase("transformer_block-masked", nn.TransformerBlock(2, mask_value=9.0), _SEQUENCE, _with_gaps, mark=9.0),
+    LayerCase(
+        "transformer_block-masked-post",
+        nn.TransformerBlock(1, pre_norm=False, causal=True, mask_value=9.0),
+        _SEQUENCE,
+        _with_gaps,
+        mark=9.0,
     ),
     LayerCase("batch_norm", nn.BatchNorm(), (3,)),
     LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),

@@ -2,6 +2,7 @@
 
 from sparkdl.nn import initializers
 from sparkdl.nn.activation import LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
+from sparkdl.nn.attention import MultiHeadAttention, PositionalEncoding
 from sparkdl.nn.codec import decode_layer, decode_loss, encode
 from sparkdl.nn.containers import Child, Concat, Container, Residual, Sequential
 from sparkdl.nn.conv import Conv2D
@@ -37,6 +38,7 @@ from sparkdl.nn.recurrent import GRU, LSTM, SimpleRNN
 from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
+from sparkdl.nn.transformer import TransformerBlock
 
 __all__ = [
     "ELU",
@@ -88,11 +90,13 @@ __all__ = [
     "MaxPool1D",
     "MaxPool2D",
     "Model",
+    "MultiHeadAttention",
     "Ones",
     "Orthogonal",
     "ParamSpec",
     "Params",
     "Permute",
+    "PositionalEncoding",
     "RandomNormal",
     "ReLU",
     "Reshape",
@@ -108,6 +112,7 @@ __all__ = [
     "Softplus",
     "Sums",
     "Tanh",
+    "TransformerBlock",
     "UpSample2D",
     "ZeroPad2D",
     "Zeros",

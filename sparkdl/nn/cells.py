@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.nn.drawing import SideBySide
 from sparkdl.nn.initializers import Zeros
 from sparkdl.nn.layer import Array, Initializer, Params, ParamSpec, Shape
 from sparkdl.ops.recurrent import gru, gru_grad, lstm, lstm_grad, rnn, rnn_grad
@@ -39,8 +40,8 @@ class Cell(ABC):
         """The parameters for inputs of `width` entries."""
         k, h = self.gates, self.units
         specs = {
-            "W": ParamSpec((width, k * h), _EachGate(self.init, k)),
-            "U": ParamSpec((h, k * h), _EachGate(self.recurrent_init, k)),
+            "W": ParamSpec((width, k * h), SideBySide(self.init, k)),
+            "U": ParamSpec((h, k * h), SideBySide(self.recurrent_init, k)),
         }
         return specs | (self.biases() if self.bias else {})
 
@@ -129,17 +130,6 @@ class GRUCell(Cell):
         if self.bias:
             g["bU"][...] += _flat(dq).sum(axis=0)
         return _project_grad(x, dG, p, g), (dh,)
-
-
-@dataclass(frozen=True)
-class _EachGate:
-    """Draws the gates' matrices one by one, side by side."""
-
-    init: Initializer
-    gates: int
-
-    def __call__(self, rng: np.random.Generator, shape: Shape) -> Array:
-        return np.concatenate([self.init(rng, (shape[0], shape[1] // self.gates)) for _ in range(self.gates)], axis=1)
 
 
 def _forget_nothing(rng: np.random.Generator, shape: Shape) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 
 from sparkdl.nn import (
     activation,
+    attention,
     containers,
     conv,
     conv1d,
@@ -33,6 +34,7 @@ from sparkdl.nn import (
     recurrent,
     resize,
     shape,
+    transformer,
 )
 from sparkdl.nn.layer import Layer, kind_of
 from sparkdl.nn.losses import Loss
@@ -52,6 +54,8 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     activation.Sigmoid,
     activation.Softmax,
     activation.Tanh,
+    attention.MultiHeadAttention,
+    attention.PositionalEncoding,
     containers.Concat,
     containers.Residual,
     containers.Sequential,
@@ -88,6 +92,7 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     shape.Flatten,
     shape.Permute,
     shape.Reshape,
+    transformer.TransformerBlock,
 )
 LOSSES: dict[str, type[Loss]] = _by_kind(
     losses.BinaryCrossEntropy, losses.Huber, losses.MAE, losses.MSE, losses.SoftmaxCrossEntropy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,10 @@ __all__ = ["Dense"]
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """y = x W + b. x (N, D) -> y (N, units); W (D, units), b (units,), absent when `bias` is False."""
+    """y = x W + b. x (N, D) -> y (N, units); W (D, units), b (units,), absent when `bias` is False.
+
+    Each step of sequences x (N, T, D) is a row of its own: y (N, T, units).
+    """
 
     units: int
     bias: bool = True
@@ -25,35 +29,43 @@ class Dense(Layer):
             raise ValueError(f"Dense(units={self.units!r}): units must be an integer of at least 1.")
 
     def out_shape(self, in_shape: Shape) -> Shape:
-        if len(in_shape) != 1:
+        if len(in_shape) not in (1, 2):
             raise ValueError(
-                f"Dense(units={self.units}) expects samples of shape (D,); got {tuple(in_shape)}. Flatten first?"
+                f"Dense(units={self.units}) expects samples of shape (D,), or sequences (T, D); got "
+                f"{tuple(in_shape)}. Flatten first?"
             )
-        return (self.units,)
+        return (*in_shape[:-1], self.units)
 
     def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
-        specs = {"W": ParamSpec((*in_shape, *self.out_shape(in_shape)), self.init)}
+        specs = {"W": ParamSpec((in_shape[-1], self.out_shape(in_shape)[-1]), self.init)}
         if self.bias:
             specs["b"] = ParamSpec((self.units,), Zeros())
         return specs
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Array]:
         W = p["W"]
-        if x.shape[1:] != W.shape[:1]:
+        if x.ndim not in (2, 3) or x.shape[-1] != len(W):
             raise ValueError(
-                f"Dense(units={self.units}) expects x of shape (N, {len(W)}); got {x.shape}. Flatten first?"
+                f"Dense(units={self.units}) expects x of shape (N, {len(W)}) or (N, T, {len(W)}); got {x.shape}. "
+                f"Flatten first?"
             )
-        y = x @ W
+        y = _rows(x) @ W
         if self.bias:
             y += p["b"]
-        return y, x
+        return y.reshape(*x.shape[:-1], self.units), x
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
-        g["W"][...] += cache.T @ dy
+        x, dy = cache, _rows(dy)
+        g["W"][...] += _rows(x).T @ dy
         if self.bias:
             g["b"][...] += dy.sum(axis=0)
         dx: Array = dy @ p["W"].T
-        return dx
+        return dx.reshape(x.shape)
 
     def madds(self, in_shape: Shape) -> int:
-        return in_shape[0] * self.units
+        return math.prod(in_shape) * self.units
+
+
+def _rows(x: Array) -> Array:
+    """(N, ..., D) -> (R, D)."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

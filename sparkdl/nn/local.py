@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.drawing import EachPlace
 from sparkdl.nn.initializers import HeNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
 from sparkdl.nn.window import PairLike, image_window, out_size, positive
@@ -42,7 +43,7 @@ class LocallyConnected2D(Layer):
 
     def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
         y, window = self.out_shape(in_shape), (*self._window(in_shape).kernel, in_shape[2])
-        specs = {"W": ParamSpec((*y[:2], *window, self.filters), _EachPlace(self.init))}
+        specs = {"W": ParamSpec((*y[:2], *window, self.filters), EachPlace(self.init))}
         if self.bias:
             specs["b"] = ParamSpec(y, Zeros())
         return specs
@@ -71,14 +72,3 @@ class LocallyConnected2D(Layer):
 
     def _window(self, in_shape: Shape) -> Window:
         return image_window("LocallyConnected2D", in_shape, self.kernel, self.stride, self.padding, self.dilation)
-
-
-@dataclass(frozen=True)
-class _EachPlace:
-    """Draws the filters of each place as those of a convolution, whose fans count one window only."""
-
-    init: Initializer
-
-    def __call__(self, rng: np.random.Generator, shape: Shape) -> Array:
-        drawn = [self.init(rng, shape[2:]) for _ in range(shape[0] * shape[1])]
-        return np.stack(drawn).reshape(shape)

@@ -90,9 +90,10 @@ class SoftmaxCrossEntropy(Loss):
     def check(self, out_shape: Shape, classes: int | None = None, target_shape: Shape | None = None) -> None:
         expected = "K >= 2" if classes is None else f"K = {classes}, the number of classes"
         if len(out_shape) != 1 or out_shape[0] < 2 or (classes is not None and out_shape[0] != classes):
+            first = "Flatten first, or pool, and end" if len(out_shape) > 1 else "End"
             raise ValueError(
                 f"SoftmaxCrossEntropy needs outputs of shape (K,) with {expected}; the net gives {tuple(out_shape)}. "
-                f"End it in Dense({classes or 'K'})."
+                f"{first} it in Dense({classes or 'K'})."
             )
         if self.class_weights is not None and len(self.class_weights) != out_shape[0]:
             raise ValueError(

@@ -96,8 +96,11 @@ class _Recurrent(Layer):
             seq = runs[0][0] if len(runs) == 1 else np.concatenate([runs[0][0], runs[1][0][::-1]], axis=2)
             last = [state for _, state, _ in runs]
             caches.append([run for _, _, run in runs])
-        y = seq.transpose(1, 0, 2) if self.return_sequences else np.concatenate(last, axis=1)
-        return y, caches
+        if not self.return_sequences:
+            return np.concatenate(last, axis=1), caches
+        if keep is not None:
+            seq = np.where(keep, seq, seq.dtype.type(self.mask_value))
+        return seq.transpose(1, 0, 2), caches
 
     def backward(self, p: Params, cache: list[list[_Pass]], dy: Array, g: Params, ctx: Ctx) -> Array:
         d = dy.transpose(1, 0, 2) if self.return_sequences else None
@@ -226,7 +229,7 @@ class LSTM(_Recurrent):
     y is the output of the last step, or of all with `return_sequences`. `bidirectional` puts the outputs of a second
     pass, backward in time, beside it: y has 2 H entries, and the backward pass ends at the first step. `layers` are
     stacked, each over the outputs of the one below. A step where all entries of x equal `mask_value` does not count:
-    the state passes over it, its output is 0, and "the last step" is the last that counts.
+    the state passes over it, its output is the mark again, and "the last step" is the last that counts.
 
     Gradients run through all of time, unless `truncate` cuts them every so many steps from the start of each
     direction. With `recompute` only the states at every sqrt(T)-th step are kept, and what lies between is computed

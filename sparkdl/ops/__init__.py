@@ -2,6 +2,7 @@
 
 from sparkdl.ops import (
     activation,
+    attention,
     conv,
     conv_transpose,
     embedding,
@@ -19,6 +20,7 @@ from sparkdl.ops import (
 
 __all__ = [
     "activation",
+    "attention",
     "conv",
     "conv_transpose",
     "embedding",

@@ -19,21 +19,37 @@ def test_dense_by_hand() -> None:
     assert g["b"].tolist() == [2, 2]
 
 
+def test_dense_takes_each_step_of_a_sequence() -> None:
+    rng = np.random.default_rng(0)
+    p = {"W": rng.standard_normal((4, 2)), "b": rng.standard_normal(2)}
+    x, dy = rng.standard_normal((3, 5, 4)), rng.standard_normal((3, 5, 2))
+    y, cache = Dense(2).forward(p, x, Ctx())
+    g = {name: np.zeros_like(a) for name, a in p.items()}
+    dx = Dense(2).backward(p, cache, dy, g, Ctx())
+    np.testing.assert_allclose(y, np.einsum("ntd,du->ntu", x, p["W"]) + p["b"], rtol=1e-12)
+    np.testing.assert_allclose(dx, np.einsum("ntu,du->ntd", dy, p["W"]), rtol=1e-12)
+    np.testing.assert_allclose(g["W"], np.einsum("ntd,ntu->du", x, dy), rtol=1e-12)
+    np.testing.assert_allclose(g["b"], dy.sum((0, 1)), rtol=1e-12)
+    assert (Dense(2).out_shape((5, 4)), Dense(2).madds((5, 4))) == ((5, 2), 5 * 4 * 2)
+
+
 def test_dense_without_bias_has_no_bias() -> None:
     assert list(Dense(2, bias=False).specs((3,))) == ["W"]
     y, _ = Dense(2, bias=False).forward({"W": np.eye(2)}, np.array([[3.0, 4.0]]), Ctx())
     assert y.tolist() == [[3, 4]]
 
 
-@pytest.mark.parametrize("in_shape", [(), (4, 4), (4, 4, 1)])
+@pytest.mark.parametrize("in_shape", [(), (4, 4, 1)])
 def test_dense_asks_for_flat_samples(in_shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"Dense\(units=3\) expects samples of shape \(D,\).*Flatten first\?"):
+    with pytest.raises(
+        ValueError, match=r"Dense\(units=3\) expects samples of shape \(D,\), or sequences.*Flatten first\?"
+    ):
         Dense(3).out_shape(in_shape)
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (5, 2, 2), (5,)])
+@pytest.mark.parametrize("shape", [(5, 3), (5, 2, 2), (5,), (5, 2, 2, 4)])
 def test_dense_names_both_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"expects x of shape \(N, 4\); got .*Flatten first\?"):
+    with pytest.raises(ValueError, match=r"expects x of shape \(N, 4\) or \(N, T, 4\); got .*Flatten first\?"):
         Dense(3).forward({"W": np.ones((4, 3)), "b": np.ones(3)}, np.ones(shape), Ctx())
 
 
