@@ -326,6 +326,8 @@ LAYERS = [
     LayerCase("residual", nn.Residual(_BOTTLENECK), _IMAGE),
     LayerCase("residual-shortcut", nn.Residual(nn.Conv2D(3, 3, stride=2), nn.Conv2D(3, 1, stride=2)), _IMAGE),
     LayerCase("residual-of-identity", nn.Residual(nn.Dropout(0)), (3,)),
+    LayerCase("checkpointed", nn.Checkpointed(nn.Sequential([nn.Dense(4), nn.Dropout(0.3), nn.Dense(2)])), (3,)),
+    LayerCase("checkpointed-norm", nn.Checkpointed(nn.BatchNorm()), _IMAGE),
     LayerCase("concat", nn.Concat([nn.Sequential([]), nn.Conv2D(3, 1), _BOTTLENECK]), _IMAGE),
     LayerCase("concat-single", nn.Concat([nn.Dense(2)]), (3,)),
     LayerCase(

@@ -3,6 +3,7 @@
 from sparkdl.nn import initializers
 from sparkdl.nn.activation import LogSoftmax, ReLU, Sigmoid, Softmax, Tanh
 from sparkdl.nn.attention import MultiHeadAttention, PositionalEncoding
+from sparkdl.nn.checkpointed import Checkpointed
 from sparkdl.nn.codec import decode_layer, decode_loss, encode
 from sparkdl.nn.containers import Child, Concat, Container, Residual, Sequential
 from sparkdl.nn.conv import Conv2D
@@ -54,6 +55,7 @@ __all__ = [
     "AvgPool2D",
     "BatchNorm",
     "BinaryCrossEntropy",
+    "Checkpointed",
     "Child",
     "Clock",
     "Concat",

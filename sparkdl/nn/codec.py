@@ -17,6 +17,7 @@ import numpy as np
 from sparkdl.nn import (
     activation,
     attention,
+    checkpointed,
     containers,
     conv,
     conv1d,
@@ -56,6 +57,7 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     activation.Tanh,
     attention.MultiHeadAttention,
     attention.PositionalEncoding,
+    checkpointed.Checkpointed,
     containers.Concat,
     containers.Residual,
     containers.Sequential,

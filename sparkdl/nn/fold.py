@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.nn.checkpointed import Checkpointed
 from sparkdl.nn.containers import Concat, Residual, Sequential
 from sparkdl.nn.conv import Conv2D
 from sparkdl.nn.conv1d import Conv1D
@@ -54,6 +55,9 @@ def _fold(layer: Layer, p: Params) -> Folded:
             return Residual(body), {"body": body_p}
         shortcut, shortcut_p = _fold(layer.shortcut, p.get("shortcut", {}))
         return Residual(body, shortcut), {"body": body_p, "shortcut": shortcut_p}
+    if isinstance(layer, Checkpointed):
+        block, block_p = _fold(layer.block, p.get("block", {}))
+        return Checkpointed(block), {"block": block_p}
     return layer, p
 
 
