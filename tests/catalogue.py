@@ -168,6 +168,26 @@ def _with_gaps(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
 
 _IMAGE = (6, 5, 4)
 _SEQUENCE = (6, 4)
+_TWINS = nn.Graph(
+    [
+        nn.Node("left_code", "left", nn.Sequential([nn.Dense(3), nn.BatchNorm(), nn.Tanh()])),
+        nn.Node("right_code", "right", shares="left_code"),
+        nn.Node("difference", ("left_code", "right_code"), merge="subtract"),
+        nn.Node("square", ("difference", "difference"), merge="multiply"),
+        nn.Node("same", ("square", "left_code"), nn.Dense(2)),
+    ],
+    outputs=("same", "right_code"),
+    inputs=[nn.Input("left", (4,)), nn.Input("right", (4,))],
+)
+_DIAMOND = nn.Graph(
+    [
+        nn.Node("stem", "input", nn.Conv2D(4, 3)),
+        nn.Node("a", "stem", nn.Conv2D(3, 1)),
+        nn.Node("b", ("stem", "input"), nn.Conv2D(3, 3), merge="add"),
+        nn.Node("joined", ("a", "b", "a")),
+    ],
+    outputs="joined",
+)
 _BOTTLENECK = nn.Sequential([nn.Conv2D(3, 1), nn.Tanh(), nn.Conv2D(4, 3)])
 
 LAYERS = [
@@ -328,6 +348,13 @@ LAYERS = [
     LayerCase("residual-of-identity", nn.Residual(nn.Dropout(0)), (3,)),
     LayerCase("checkpointed", nn.Checkpointed(nn.Sequential([nn.Dense(4), nn.Dropout(0.3), nn.Dense(2)])), (3,)),
     LayerCase("checkpointed-norm", nn.Checkpointed(nn.BatchNorm()), _IMAGE),
+    LayerCase("graph", _DIAMOND, _IMAGE),
+    LayerCase("graph-shared", _TWINS, (8,)),
+    LayerCase(
+        "graph-unread-input",
+        nn.Graph([nn.Node("y", "b", nn.Dense(2))], "y", [nn.Input("a", (2, 2)), nn.Input("b", (3,))]),
+        (7,),
+    ),
     LayerCase("concat", nn.Concat([nn.Sequential([]), nn.Conv2D(3, 1), _BOTTLENECK]), _IMAGE),
     LayerCase("concat-single", nn.Concat([nn.Dense(2)]), (3,)),
     LayerCase(

@@ -13,6 +13,7 @@ from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
 from sparkdl.nn.embedding import Embedding
 from sparkdl.nn.fold import fold_batch_norm
+from sparkdl.nn.graph import Graph, Input, Node
 from sparkdl.nn.initializers import (
     Constant,
     GlorotNormal,
@@ -73,11 +74,13 @@ __all__ = [
     "GlobalAvgPool",
     "GlorotNormal",
     "GlorotUniform",
+    "Graph",
     "GroupNorm",
     "HeNormal",
     "HeUniform",
     "Huber",
     "Initializer",
+    "Input",
     "Layer",
     "LayerNorm",
     "Layout",
@@ -93,6 +96,7 @@ __all__ = [
     "MaxPool2D",
     "Model",
     "MultiHeadAttention",
+    "Node",
     "Ones",
     "Orthogonal",
     "ParamSpec",

@@ -25,6 +25,7 @@ from sparkdl.nn import (
     dense,
     dropout,
     embedding,
+    graph,
     initializers,
     layer_norm,
     local,
@@ -40,7 +41,7 @@ from sparkdl.nn import (
 from sparkdl.nn.layer import Layer, kind_of
 from sparkdl.nn.losses import Loss
 
-__all__ = ["INITIALIZERS", "LAYERS", "LOSSES", "decode_layer", "decode_loss", "encode"]
+__all__ = ["INITIALIZERS", "LAYERS", "LOSSES", "PARTS", "decode_layer", "decode_loss", "encode"]
 
 Data = dict[str, Any]  # what JSON can hold
 
@@ -69,6 +70,7 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     dense.Dense,
     dropout.Dropout,
     embedding.Embedding,
+    graph.Graph,
     layer_norm.GroupNorm,
     layer_norm.LayerNorm,
     local.LocallyConnected2D,
@@ -113,6 +115,8 @@ INITIALIZERS: dict[str, type[Any]] = _by_kind(
     initializers.Zeros,
 )
 
+PARTS: dict[str, type[Any]] = _by_kind(graph.Input, graph.Node)  # what layers are made of besides layers
+
 
 def encode(obj: Any) -> Data:
     """The data of a layer, loss or initializer: any frozen dataclass whose fields are numbers, text or such objects.
@@ -121,7 +125,7 @@ def encode(obj: Any) -> Data:
     """
     cls = type(obj)
     kind = kind_of(cls)
-    registered = {**LAYERS, **LOSSES, **INITIALIZERS}.get(kind, cls)
+    registered = {**LAYERS, **LOSSES, **INITIALIZERS, **PARTS}.get(kind, cls)
     if not is_dataclass(cls) or registered is not cls:
         reason = f"its kind {kind!r} is {registered.__module__}'s" if is_dataclass(cls) else "it is not a dataclass"
         raise ValueError(f"{cls.__module__}.{cls.__qualname__} cannot be written as data: {reason}.")
@@ -141,7 +145,7 @@ def decode_layer(data: Mapping[str, Any], custom: Mapping[str, type[Layer]] | No
     the class refuses.
     """
     layers = {**(custom or {}), **LAYERS}
-    layer: Layer = _decode(data, "layer", layers, {**layers, **INITIALIZERS})
+    layer: Layer = _decode(data, "layer", layers, {**layers, **INITIALIZERS, **PARTS})
     return layer
 
 

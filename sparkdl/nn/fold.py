@@ -14,6 +14,7 @@ from sparkdl.nn.conv import Conv2D
 from sparkdl.nn.conv1d import Conv1D
 from sparkdl.nn.conv_transpose import Conv2DTranspose
 from sparkdl.nn.dense import Dense
+from sparkdl.nn.graph import Graph
 from sparkdl.nn.layer import Array, Layer, Params, kind_of
 from sparkdl.nn.model import Model
 from sparkdl.nn.norm import BatchNorm
@@ -55,6 +56,10 @@ def _fold(layer: Layer, p: Params) -> Folded:
             return Residual(body), {"body": body_p}
         shortcut, shortcut_p = _fold(layer.shortcut, p.get("shortcut", {}))
         return Residual(body, shortcut), {"body": body_p, "shortcut": shortcut_p}
+    if isinstance(layer, Graph):
+        inner = {n.name: _fold(n.layer, p.get(n.name, {})) for n in layer.nodes if n.layer is not None}
+        nodes = [replace(n, layer=inner[n.name][0]) if n.name in inner else n for n in layer.nodes]
+        return replace(layer, nodes=nodes), {name: own for name, (_, own) in inner.items()}
     if isinstance(layer, Checkpointed):
         block, block_p = _fold(layer.block, p.get("block", {}))
         return Checkpointed(block), {"block": block_p}

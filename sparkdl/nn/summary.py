@@ -43,16 +43,21 @@ def parameter_table(model: Model) -> str:
 
 
 def _rows(container: Container, in_shape: Shape, indent: str) -> Iterator[Row]:
+    shown: set[str] = set()
     for child in container.children(in_shape):
-        yield _row(child, indent)
-        if isinstance(child.layer, Container):
+        again = child.name in shown  # a shared layer: its parameters are counted once, its work each time
+        shown.add(child.name)
+        yield _row(child, indent, again)
+        if isinstance(child.layer, Container) and not again:
             yield from _rows(child.layer, child.in_shape, indent + INDENT)
 
 
-def _row(child: Child, indent: str) -> Row:
+def _row(child: Child, indent: str, again: bool = False) -> Row:
     name, layer, in_shape = child
     size = madds = 0
-    if not isinstance(layer, Container):
+    if again:
+        name, madds = f"{name} (shared)", layer.madds(in_shape)
+    elif not isinstance(layer, Container):
         size = sum(math.prod(spec.shape) for spec in layer.specs(in_shape).values())
         madds = layer.madds(in_shape)
     return indent + name, _shape(layer.out_shape(in_shape)), _count(size), _count(madds)
