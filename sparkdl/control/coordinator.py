@@ -16,7 +16,7 @@ from sparkdl.comm.transport.auth import Edge, Identity, Refused, answer
 from sparkdl.comm.transport.options import TransportOptions
 from sparkdl.comm.transport.stream import Stream, stream_over
 from sparkdl.control.link import ABORT, ALIVE, BEATS, CONVERSATION_S, GATHER
-from sparkdl.control.messages import Message, Wire, converse
+from sparkdl.control.messages import Message, Wire, WireError, converse
 
 __all__ = ["GONE", "Coordinator", "Report"]
 
@@ -164,7 +164,7 @@ class Coordinator:
             while True:
                 message = wire.receive(self._options.timeout_s)
                 if message.kind == GATHER:
-                    self._gather(rank, str(message.data["text"]))
+                    self._gather(rank, message)
                 elif message.kind != ALIVE:
                     self._reports.put(Report(rank, message))
         except OSError as e:
@@ -172,8 +172,11 @@ class Coordinator:
             reason = silent if isinstance(e, TimeoutError) else str(e)
             self._reports.put(Report(rank, Message(GONE, {"reason": reason})))
 
-    def _gather(self, rank: int, text: str) -> None:
-        """Once all ranks have sent theirs, all get all."""
+    def _gather(self, rank: int, message: Message) -> None:
+        """Once all ranks have sent their texts, all get all."""
+        text = message.data.get("text")
+        if not isinstance(text, str):
+            raise WireError("a message for all ranks that has no text")
         with self._lock:
             self._texts[rank] = text
             if len(self._texts) < self.size:

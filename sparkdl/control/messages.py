@@ -28,6 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
 
 MAX_TEXT_BYTES = 1 << 26
+MAX_AXES, MAX_ENTRIES = 32, 1 << 48  # of an array; empty ones have to stay within them too
 _MAGIC = b"SDLc"
 _HEAD = struct.Struct("<4sIQ")
 _DTYPES = {"float64", "float32", "float16", "int64", "int32", "uint8"}
@@ -58,7 +59,7 @@ class Wire:
 
     def send(self, message: Message, timeout_s: float) -> None:
         """Send all of it. Errors: OSError, TimeoutError among them, after which the wire is of no use."""
-        arrays = {name: np.ascontiguousarray(a) for name, a in message.arrays.items()}
+        arrays = {name: np.asarray(a, order="C") for name, a in message.arrays.items()}
         kinds = [[name, str(a.dtype), list(a.shape)] for name, a in arrays.items()]
         text = json.dumps([message.kind, message.data, kinds]).encode()
         head = _HEAD.pack(_MAGIC, len(text), sum(a.nbytes for a in arrays.values()))
@@ -78,13 +79,10 @@ class Wire:
                 f"a message begins with {magic!r} and announces {text_bytes:,} + {array_bytes:,} bytes; "
                 f"at most {MAX_TEXT_BYTES:,} + {self._max_bytes:,} are taken"
             )
-        try:
-            kind, data, kinds = json.loads(self._exactly(text_bytes, timeout_s))
-            arrays = {name: _empty(dtype, shape, self._max_bytes) for name, dtype, shape in kinds}
-        except (ValueError, TypeError) as e:
-            raise WireError(f"a message that cannot be read: {e}") from e
-        if sum(a.nbytes for a in arrays.values()) != array_bytes:
-            raise WireError(f"a message announces {array_bytes:,} bytes and describes others: {kinds}")
+        kind, data, kinds = _parsed(self._exactly(text_bytes, timeout_s))
+        if sum(nbytes for *_, nbytes in kinds) != array_bytes:
+            raise WireError(f"a message announces {array_bytes:,} bytes of arrays and describes others")
+        arrays = {name: np.empty(shape, dtype) for name, dtype, shape, _ in kinds}
         for array in arrays.values():
             self._fill(_bytes_of(array), timeout_s)
         return Message(kind, data, arrays)
@@ -144,12 +142,22 @@ def wait(stream: Stream, events: int, timeout_s: float) -> None:
         raise TimeoutError("no answer in time")
 
 
-def _empty(dtype: str, shape: list[int], limit: int) -> Array:
-    if dtype not in _DTYPES or any(not isinstance(n, int) or n < 0 for n in shape):
+def _parsed(text: bytearray) -> tuple[str, dict[str, Any], list[tuple[str, str, list[int], int]]]:
+    """Kind, data, and name, dtype, shape and bytes of each array; nothing of their size is allocated yet."""
+    try:
+        kind, data, kinds = json.loads(text)
+        if not isinstance(kind, str) or not isinstance(data, dict) or len({name for name, *_ in kinds}) < len(kinds):
+            raise ValueError("kind, values and arrays by name are expected")
+        return kind, data, [(str(name), dtype, shape, _nbytes(dtype, shape)) for name, dtype, shape in kinds]
+    except (ValueError, TypeError, RecursionError) as e:
+        raise WireError(f"a message that cannot be read: {e}") from e
+
+
+def _nbytes(dtype: str, shape: list[int]) -> int:
+    whole = len(shape) <= MAX_AXES and all(isinstance(n, int) and n >= 0 for n in shape)
+    if dtype not in _DTYPES or not whole or math.prod(n or 1 for n in shape) > MAX_ENTRIES:
         raise ValueError(f"no array is of type {dtype!r} and shape {shape}")
-    if math.prod(shape) * np.dtype(dtype).itemsize > limit:
-        raise ValueError(f"an array of {dtype}, shape {shape}, exceeds {limit:,} bytes")
-    return np.empty(shape, dtype)
+    return math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def _bytes_of(array: Array) -> memoryview:
