@@ -20,7 +20,7 @@ from sparkdl.comm.collectives import ALGORITHMS, SEGMENT_BYTES, Algorithm, Reduc
 from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost, shared_cost
 from sparkdl.comm.measure import Entrant, measure_link, race
 from sparkdl.comm.schedules import Hierarchical
-from sparkdl.comm.shared import SHORT_BYTES, arenas, zeros
+from sparkdl.comm.shared import SHORT_BYTES, arenas, in_butterfly_order, zeros
 from sparkdl.comm.topology import Hosts
 from sparkdl.comm.transport.base import Array, Transport
 
@@ -34,6 +34,8 @@ NOISE = 1.1  # a lead that may be chance
 FAR = 16  # times the longest race: from there on it tells nothing
 CROWDED = 1.5  # messages take that much longer when all ranks are busy: then the sum of their work counts, and
 THRIFTY, THRIFTY_BYTES = ("star", "tree"), 1 << 20  # who has the least work races too, up to this length
+
+BUTTERFLIES = ("recursive_doubling", "rabenseifner", "shared")  # the last where its arenas allow it
 
 Times = Mapping[str, Mapping[int, float]]  # name -> bytes -> measured seconds
 
@@ -49,7 +51,7 @@ class Choice(NamedTuple):
 class Links(NamedTuple):
     """What was measured: over all ranks; between two while the others rest; within and between hosts of several.
 
-    `arenas` tells who shares memory with whom, where anybody does.
+    `arenas` tells who shares memory with whom, where anybody does; `names` which algorithms may be chosen, None: all.
     """
 
     flat: Link
@@ -57,6 +59,7 @@ class Links(NamedTuple):
     within: Link | None = None
     between: Link | None = None
     arenas: Hosts | None = None
+    names: frozenset[str] | None = None
 
 
 def algorithms(hosts: Hosts) -> dict[str, Algorithm]:
@@ -85,7 +88,8 @@ def entrants(hosts: Hosts, links: Links, nbytes: int) -> list[Entrant]:
         within, between = links.within or links.flat, links.between or links.flat
         seconds = shared_cost(links.arenas, nbytes, within, between, short=nbytes <= SHORT_BYTES)
         found.append(Entrant("shared", SEGMENT_BYTES, seconds))
-    return sorted(found, key=lambda e: (e.predicted_s, e.name))
+    allowed = [e for e in found if links.names is None or e.name in links.names]
+    return sorted(allowed, key=lambda e: (e.predicted_s, e.name))
 
 
 def runners(hosts: Hosts, links: Links, nbytes: int) -> list[Entrant]:
@@ -155,7 +159,9 @@ class AllReducer:
     """Allreduce over one transport, by the algorithm that suits each length.
 
     Made on all ranks at once: unless `algorithm` names one, they measure, race for up to `budget_s` seconds, and all
-    take rank 0's table. `hosts` are the host names in rank order, by default the transport's.
+    take rank 0's table. `hosts` are the host names in rank order, by default the transport's. With `reproducible` the
+    choice is among those that add up in one order (see `schedules.halving`), so that the bits of a sum depend on the
+    number of ranks alone. `table` is one that was found before.
     """
 
     def __init__(
@@ -164,6 +170,8 @@ class AllReducer:
         hosts: Sequence[Hashable] | None = None,
         algorithm: str | None = None,
         budget_s: float = 0.5,
+        reproducible: bool = False,
+        table: Sequence[Choice] | None = None,
     ) -> None:
         self.transport = t
         self.hosts = Hosts.of(t.hosts if hosts is None else hosts)
@@ -173,10 +181,13 @@ class AllReducer:
         if algorithm is not None and algorithm not in self.schedules:
             known = ", ".join(self.schedules)
             raise ValueError(f"no allreduce algorithm is called {algorithm!r} on these hosts; there are {known}")
+        self._free = algorithm is None
         if algorithm is not None or t.size == 1:
             self.table: tuple[Choice, ...] = (Choice(1 << 62, algorithm or "ring", SEGMENT_BYTES),)
+        elif table is not None:
+            self.table = tuple(table)
         else:
-            self.table = self._tune(budget_s)
+            self.table = self._tune(budget_s, reproducible)
         self._limits = [choice.limit for choice in self.table]
 
     def choice(self, nbytes: int) -> Choice:
@@ -189,7 +200,7 @@ class AllReducer:
         On all of them it is a part of what `zeros` made, the same part, or on none.
         """
         _, name, segment_bytes = self.choice(vec.nbytes)
-        if vec.nbytes > SHORT_BYTES and self._is_common(vec):
+        if self._free and vec.nbytes > SHORT_BYTES and self._is_common(vec):
             name = "shared"
         allreduce(self.transport, vec, op, self.schedules[name], segment_bytes, tag)
 
@@ -206,7 +217,7 @@ class AllReducer:
         arena = self.transport.arena
         return arena is not None and len(arena.members) == self.transport.size and arena.find(vec)[0] >= 0
 
-    def _tune(self, budget_s: float) -> tuple[Choice, ...]:
+    def _tune(self, budget_s: float, reproducible: bool) -> tuple[Choice, ...]:
         t, hosts = self.transport, self.hosts
         flat = measure_link(t, [range(t.size)])
         links = Links(flat, flat if t.size == 2 else measure_link(t, [range(2)]))
@@ -216,6 +227,8 @@ class AllReducer:
         layout = arenas(t)
         if len(layout.members) < t.size:
             links = links._replace(arenas=layout)
+        if reproducible:
+            links = links._replace(names=frozenset(BUTTERFLIES if in_butterfly_order(layout) else BUTTERFLIES[:2]))
         times = race(t, self.schedules, lambda nbytes: runners(hosts, links, nbytes), budget_s)
         table = self._agreed(tabulate(hosts, links, times))
         if t.rank == 0:

@@ -8,14 +8,15 @@ not worth their second meeting, which are short vectors, and all between two ran
 A vector made by `zeros` lies in memory that all ranks of the host can read: then nothing is copied in, slices are added
 up in place and copied out from there, and the call ends once nobody reads it any more.
 
-Additions go in rank order, whoever does them. With several hosts, the i-th ranks of all of them reduce the i-th slice
-among each other, by messages, before it is copied out.
+Additions go in the order of the butterflies (see `schedules.halving`), whoever does them. With several hosts, the i-th
+ranks of all of them reduce the i-th slice among each other, by messages, before it is copied out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,7 @@ from sparkdl.comm.transport.arena import COPIED, REDUCED, SLOTS, TAKEN, Arena, a
 from sparkdl.comm.transport.base import Array, CommError, Op, Transport
 from sparkdl.comm.transport.sharing import common_memory
 
-__all__ = ["SHORT_BYTES", "Shared", "arenas", "zeros"]
+__all__ = ["SHORT_BYTES", "Shared", "arenas", "in_butterfly_order", "zeros"]
 
 SHORT_BYTES = 1 << 15  # up to here every rank adds up the whole vector
 BLOCK_BYTES = 1 << 17  # added up over all ranks at a time: the sum stays in the cache meanwhile
@@ -91,6 +92,16 @@ def zeros(t: Transport, count: int, dtype: np.dtype[Any], tag: int = 0) -> Array
     size = vector_bytes(1) + len(arena.members) * vector_bytes(nbytes)
     memory = common_memory(t, arena.members, size, tag)
     return np.zeros(count, dtype) if memory is None else arena.add_vectors(memory, nbytes).view(dtype)
+
+
+def in_butterfly_order(layout: Hosts) -> bool:
+    """Whether a sum in these arenas has the bits of the butterflies: one arena, or equal powers of two side by side."""
+    sizes = {len(members) for members in layout.members}
+    size, side_by_side = (
+        len(layout.groups),
+        all(m == (*range(m[0], m[0] + len(m)),) for m in map(tuple, layout.members)),
+    )
+    return len(layout.members) in (1, size) or (len(sizes) == 1 and side_by_side and size & (size - 1) == 0)
 
 
 def _tell(t: Transport, rows: Array, tag: int) -> None:
@@ -225,22 +236,39 @@ class _Among:
 
 
 def _fold(operands: list[Array], out: Array, op: Op) -> None:
-    """out, which may be one of them, = op over two or more operands, in their order; a float16 sum is made in float32.
+    """out, which may be one of them, = op over two or more operands; a float16 sum is made in float32.
 
-    A block at a time is folded in a buffer that stays in the cache.
+    A block at a time is folded in buffers that stay in the cache.
     """
-    first, second, *others = operands
-    fold = REDUCERS[op]
     wide = np.dtype(np.float32) if op == "sum" and out.dtype == np.float16 else out.dtype
+    fold = partial(REDUCERS[op], dtype=wide)
     step = BLOCK_BYTES // wide.itemsize
-    buffer = np.empty(min(step, out.size), wide)
     with np.errstate(over="ignore", invalid="ignore"):
-        if wide == out.dtype and not others:
-            fold(first, second, out=out)
+        if wide == out.dtype and len(operands) == 2:
+            fold(*operands, out=out)
             return
+        leaves = _leaves(len(operands))
+        buffers = [np.empty(min(step, out.size), wide) for _ in range(len(leaves).bit_length())]
         for block in (slice(a, a + step) for a in range(0, out.size, step)):
-            part = buffer[: first[block].size]
-            fold(first[block], second[block], out=part, dtype=wide)
-            for operand in others:
-                fold(part, operand[block], out=part)
-            out[block] = part
+            parts = [buffer[: out[block].size] for buffer in buffers]
+            out[block] = _folded([o[block] for o in operands], leaves, parts, fold)
+
+
+def _leaves(size: int) -> list[tuple[int, ...]]:
+    """The butterfly's order of addition: as many leaves as the largest power of two, the first of them pairs."""
+    pairs = size - (1 << (size.bit_length() - 1))
+    return [(2 * i, 2 * i + 1) for i in range(pairs)] + [(i,) for i in range(2 * pairs, size)]
+
+
+def _folded(operands: list[Array], leaves: list[tuple[int, ...]], parts: list[Array], fold: Any) -> Array:
+    """The leaves folded in halves, in parts[0] unless there is nothing to fold."""
+    if len(leaves) > 1:
+        half = len(leaves) // 2
+        left = _folded(operands, leaves[:half], parts, fold)
+        fold(left, _folded(operands, leaves[half:], parts[1:], fold), out=parts[0])
+        return parts[0]
+    (leaf,) = leaves
+    if len(leaf) == 1:
+        return operands[leaf[0]]
+    fold(operands[leaf[0]], operands[leaf[1]], out=parts[0])
+    return parts[0]

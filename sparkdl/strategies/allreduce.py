@@ -10,8 +10,10 @@ from statistics import median
 
 import numpy as np
 
-from sparkdl.comm import Transport, allreduce
-from sparkdl.comm.schedules import ALLREDUCE
+from sparkdl.comm import AllReducer, Transport, allreduce
+from sparkdl.comm.chooser import Choice
+from sparkdl.comm.collectives import ALGORITHMS
+from sparkdl.comm.transport.inproc import InprocTransport
 from sparkdl.fields import NON_NEGATIVE
 from sparkdl.nn import Array
 from sparkdl.strategies.buckets import Buckets, Courier, bucket_bounds
@@ -22,20 +24,22 @@ from sparkdl.train import TAIL, Step, StepSums, apply_update
 
 __all__ = ["AllReduce"]
 
-ALGORITHMS = ("auto", *ALLREDUCE)
+NAMES = ("auto", "fastest", *ALGORITHMS, "hierarchical", "hierarchical_sliced")
+BUDGET_S = 0.3  # of the race between algorithms
 MIB = 1 << 20
 BUCKET_BYTES = (0, 1 * MIB, 4 * MIB, 16 * MIB)  # what is tried; 0: no overlap
 TRIALS = 4  # steps with each, of which the first does not count
 WORTH = 0.97  # times the seconds of a step without overlap that buckets must come down to
-SHORT_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class AllReduce(PeerStrategy):
     """Every step sums the gradients of all workers, straight between them, and each makes the same update.
 
-    The result equals that of tree aggregation and of one worker to rounding. With `algorithm` "auto" its bits depend on
-    the number of workers alone; other names are those of `ALLREDUCE`.
+    The result equals that of tree aggregation and of one worker to rounding. `algorithm` "auto" measures at the start
+    and chooses by length among those whose sums have the same bits, which then depend on the number of workers alone;
+    "fastest" chooses among all, and two runs may differ in their last bits; any other name is one of
+    `comm.ALGORITHMS`.
 
     bucket_mb: gradients leave in buckets of so many MiB while the backward pass still runs; 0 does without; None tries
     a few sizes in the first steps. shard_optimizer: each worker keeps and updates a slice of the optimizer's state,
@@ -50,8 +54,8 @@ class AllReduce(PeerStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {self.algorithm!r}.")
+        if self.algorithm not in NAMES:
+            raise ValueError(f"algorithm must be one of {', '.join(NAMES)}; got {self.algorithm!r}.")
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
@@ -62,8 +66,8 @@ class _AllReduceSteps(PeerSteps):
     def __init__(self, strategy: AllReduce, peer: Peer) -> None:
         super().__init__(peer)
         layout, dtype = peer.task.model.layout, peer.run.params.dtype
-        self._algorithm = strategy.algorithm
-        self._vec = np.empty(layout.size + TAIL, dtype)
+        self._reducer = _reducer(strategy.algorithm, peer)
+        self._vec = self._reducer.zeros(layout.size + TAIL, dtype)
         self._courier = Courier(self.allreduce, peer.comm.interrupt)
         self._sliced: SlicedUpdate | None = None
         self._buckets: Buckets | None = None
@@ -76,10 +80,7 @@ class _AllReduceSteps(PeerSteps):
             self._plan_buckets(strategy.bucket_mb)
 
     def allreduce(self, vec: Array) -> None:
-        name = self._algorithm
-        if name == "auto":
-            name = "recursive_doubling" if vec.nbytes <= SHORT_BYTES else "rabenseifner"
-        allreduce(self.peer.comm, vec, "sum", name)
+        self._reducer.allreduce(vec)
 
     def step(self, epoch: int, index: int) -> Step:
         peer, vec = self.peer, self._vec
@@ -154,6 +155,19 @@ class _AllReduceSteps(PeerSteps):
         layout = self.peer.task.model.layout
         self._buckets = Buckets(layout, self._vec, bounds, self._courier) if len(bounds) > 2 else None
         self.peer.worker.ready = None if self._buckets is None else self._buckets.ready
+
+
+def _reducer(algorithm: str, peer: Peer) -> AllReducer:
+    """The chosen algorithm, or a choice among several, which stays what it was over a relaunch."""
+    if algorithm == "auto":
+        budget_s = 0.0 if isinstance(peer.comm, InprocTransport) else BUDGET_S  # threads of one process need no race
+        return AllReducer(peer.comm, budget_s=budget_s, reproducible=True)
+    if algorithm != "fastest":
+        return AllReducer(peer.comm, algorithm=algorithm)
+    known = peer.run.strategy_state.get("table")
+    reducer = AllReducer(peer.comm, table=known and [Choice(*row) for row in known])
+    peer.run.strategy_state["table"] = [list(choice) for choice in reducer.table]
+    return reducer
 
 
 @dataclass

@@ -192,6 +192,9 @@ class Slow(Transport):
     def abort(self, reason):
         self.inner.abort(reason)
 
+    def interrupt(self, reason):
+        self.inner.interrupt(reason)
+
     def close(self):
         self.inner.close()
 
