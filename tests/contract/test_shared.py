@@ -26,6 +26,7 @@ from sparkdl.comm import shared as shared_module
 from sparkdl.comm.chooser import Choice
 from sparkdl.comm.shared import SHORT_BYTES, Shared, arenas, zeros
 from sparkdl.comm.transport import sharing as sharing_module
+from sparkdl.comm.transport.arena import COPIED
 from tests.ranks import group, run
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
@@ -266,6 +267,28 @@ def test_messages_that_are_still_under_way_are_none():
         if t.rank == 0:
             pending.wait()
 
+    with group("shm", 2) as ranks:
+        run(ranks, work)
+
+
+def test_who_posts_between_two_looks_and_goes_on_is_not_lost(monkeypatch):
+    """Rank 1 is through with the operation, and has sent the next message, when rank 0 looks where it is."""
+
+    def work(t):
+        shared_allreduce(t, np.zeros(10))
+        if t.rank == 0:
+            t.arena.post(COPIED, t.arena.turn)
+            look = t._near[1].peek
+            monkeypatch.setattr(t._near[1], "peek", lambda: (go.set(), gone.wait(10), look())[2])
+            t.arena.wait(COPIED, t.arena.turn, 0, np.zeros(1))
+            t.recv(1, 0, np.zeros(1))
+        else:
+            go.wait(10)
+            t.arena.post(COPIED, t.arena.turn)
+            t.isend(0, 0, np.zeros(1)).wait()
+            gone.set()
+
+    go, gone = threading.Event(), threading.Event()
     with group("shm", 2) as ranks:
         run(ranks, work)
 

@@ -127,14 +127,14 @@ class Mesh(Transport):
         while not task.done:
             try:
                 moved = task.step()
+                if self._senders:
+                    moved |= self._push(wait)
+                if moved:
+                    wait.idle_since = 0.0
+                else:
+                    self._idle(task, wait)
             except ChannelClosed as error:
                 raise self._lost(wait, wait.peer, error) from error
-            if self._senders:
-                moved |= self._push(wait)
-            if moved:
-                wait.idle_since = 0.0
-            else:
-                self._idle(task, wait)
 
     def _push(self, wait: _Wait) -> bool:
         moved = False
@@ -155,7 +155,8 @@ class Mesh(Transport):
             os.sched_yield()  # where ranks outnumber processors, the one waited for may need this one
             return
         self._check_health(wait)
-        self._check_company(task, wait)
+        if self._check_company(task, wait):
+            return
         rest = wait.start + self._operation_timeout_s - now
         if rest <= 0:
             raise self._fail(OperationTimeout, wait, f"nothing moves, though rank {wait.peer} is alive")
@@ -169,24 +170,29 @@ class Mesh(Transport):
                 if descriptor == self._doorbell.fileno():
                     self._doorbell.silence()
 
-    def _check_company(self, task: Task, wait: _Wait) -> None:
+    def _check_company(self, task: Task, wait: _Wait) -> bool:
         """Raise if the rank waited for has left the arena, or is at another operation than this one.
 
-        What it did before shows before that does: so a last look decides.
+        What it did before shows before that does: so a last step of the task decides. Returns whether that moved.
         """
         if wait.arrival is None:
-            if wait.verb != "isend" and self.arena.has_gone_on(wait.peer) and not task.step():
-                reason = f"rank {self.rank} expects a message, rank {wait.peer} is at an operation in shared memory"
-                raise self._fail(MessageMismatch, wait, reason)
-            return
+            if wait.verb == "isend" or not self.arena.has_gone_on(wait.peer):
+                return False
+            if task.step():
+                return True
+            reason = f"rank {self.rank} expects a message, rank {wait.peer} is at an operation in shared memory"
+            raise self._fail(MessageMismatch, wait, reason)
         if not self._senders:
             self.arena.fall_quiet()
         peer = wait.peer = wait.arrival.peer
         found = self._near[peer].peek()
-        if (found or peer in self._monitor.left) and not task.step():
-            if found is None:
-                raise self._lost(wait, peer, ChannelClosed("connection closed by the peer"))
-            raise self._mismatch(peer, found, wait.tag, wait.buf)
+        if found is None and peer not in self._monitor.left:
+            return False
+        if task.step():
+            return True
+        if found is None:
+            raise self._lost(wait, peer, ChannelClosed("connection closed by the peer"))
+        raise self._mismatch(peer, found, wait.tag, wait.buf)
 
     def _check_whole(self) -> None:
         if self._broken is not None:
