@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -331,6 +332,7 @@ def test_a_rank_that_has_left_in_peace_is_lost():
 
 
 def held():
+    gc.collect()  # errors of earlier tests, whose tracebacks hold views
     maps = Path("/proc/self/maps").read_text().count("memfd:sparkdl")
     return len(os.listdir("/proc/self/fd")), threading.active_count(), maps, set(os.listdir("/dev/shm"))
 

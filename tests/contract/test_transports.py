@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import socket
@@ -288,6 +289,7 @@ class TestErrors:
 
 def held() -> tuple[int, int, int, set[str]]:
     """Descriptors, threads and shared mappings of this process, and what lies in /dev/shm."""
+    gc.collect()  # errors of earlier tests, whose tracebacks hold views
     maps = Path("/proc/self/maps").read_text().count("memfd:sparkdl")
     return len(os.listdir("/proc/self/fd")), threading.active_count(), maps, set(os.listdir("/dev/shm"))
 
