@@ -1,11 +1,14 @@
 """Allreduce between processes on this machine: ours over TCP and over shared memory, beside gloo and MPI.
 
     python bench/collectives.py [--ranks 2 4] [--channels tcp shm] [--algorithms all] [--mpi PYTHON] [--json FILE]
+    python bench/collectives.py --throttle 1gbit 100mbit [--ranks 2 4]
 
 All sum the same float32 vectors on one thread per rank. Ours and gloo (torch.distributed, over loopback TCP) alternate
 within the same processes; MPI over loopback TCP runs by itself right after. A time is the slowest rank's, the median
 over several rounds; a ratio above 1 is better for us. `--algorithms` times ours one by one beside the chooser's pick;
-"zeros" is ours over shared memory on a vector made by `AllReducer.zeros`.
+"zeros" is ours over shared memory on a vector made by `AllReducer.zeros`. `--throttle` does the same with all
+algorithms between network namespaces joined by links of these rates (needs root). Where all algorithms are timed, the
+best of them is named, and the time of the chosen one by its own.
 """
 
 from __future__ import annotations
@@ -30,10 +33,16 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from _networks import CIDR, INTERFACE, throttled_hosts
 from report import Row, arguments, report
 
 NBYTES = (1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10**7, 32 << 20, 10**8)
+FEW_NBYTES = (1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 MIN_ROUNDS, MAX_ROUNDS = 9, 40
+MIN_THROTTLED_ROUNDS = 3  # there is little chance in a throttled link
+
+LOOPBACK = ("tcp", "shm")
+RIVALS = ("ours", "zeros", "gloo", "mpi")  # whatever else is timed is one of our algorithms
 
 Run = Callable[[Any], object]  # allreduce of one vector, in place
 
@@ -41,7 +50,7 @@ Run = Callable[[Any], object]  # allreduce of one vector, in place
 class Place(NamedTuple):
     """Where a worker stands."""
 
-    channel: str  # tcp, shm or mpi
+    channel: str  # tcp, shm, mpi or the rate of a link
     rank: int
     size: int
     folder: str
@@ -66,9 +75,9 @@ def main() -> None:
         return
     contests: dict[tuple[int, str], list[Report]] = {}
     for size in args.ranks:
-        for channel in args.channels:
+        for channel in args.throttle or args.channels:
             contests[size, channel] = _contest(args, size, channel)
-        if "tcp" in args.channels:
+        if "tcp" in args.channels and not args.throttle:
             _add_mpi(contests[size, "tcp"], _mpi(args, size))
     rows = [row for (size, channel), reports in contests.items() for row in _rows(size, channel, reports)]
     print()
@@ -81,14 +90,18 @@ def _arguments() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--channels", nargs="+", choices=("tcp", "shm"), default=["tcp", "shm"])
-    parser.add_argument("--nbytes", type=int, nargs="+", default=list(NBYTES))
+    parser.add_argument("--throttle", nargs="+", default=[], metavar="RATE", help="as tc understands it")
+    parser.add_argument("--nbytes", type=int, nargs="+")
     parser.add_argument("--algorithms", nargs="+", default=[], help="by name, or all")
     parser.add_argument("--seconds", type=float, default=1.0, help="for the slowest contestant at each length")
     parser.add_argument(
         "--mpi", type=Path, default=Path(sys.executable), help="a Python with mpi4py, mpiexec beside it"
     )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.nbytes = args.nbytes or list(FEW_NBYTES if args.throttle else NBYTES)
+    args.algorithms = ["all"] if args.throttle else args.algorithms
+    return args
 
 
 # ---- one process per rank
@@ -98,7 +111,8 @@ def _work(args: argparse.Namespace, place: Place) -> None:
     """The life of one rank: meet the others, then run every contestant in turn at every length."""
     from sparkdl.comm import AllReducer, TransportOptions, allreduce, connect
 
-    options = TransportOptions(shared_memory=place.channel == "shm", cidr="127.0.0.0/8")
+    cidr = "127.0.0.0/8" if place.channel in LOOPBACK else CIDR
+    options = TransportOptions(shared_memory=place.channel == "shm", cidr=cidr)
     gather = _allgather_by_files(Path(place.folder), place.rank, place.size)
     secret = bytes.fromhex(place.secret)
     with connect(place.rank, place.size, gather, secret, job_id="bench", options=options) as t, _gloo(place) as gloo:
@@ -109,17 +123,19 @@ def _work(args: argparse.Namespace, place: Place) -> None:
         if place.channel == "shm":
             common = reducer.zeros(max(args.nbytes) // 4)
             contestants["zeros"] = lambda vec: reducer.allreduce(common[: vec.size])
-        for name in reducer.schedules if args.algorithms == ["all"] else args.algorithms:
+        known = [name for name in reducer.schedules if name != "shared" or place.channel == "shm"]
+        for name in known if args.algorithms == ["all"] else args.algorithms:
             contestants[name] = lambda vec, name=name: allreduce(t, vec, "sum", reducer.schedules[name])
         contestants |= gloo
         for nbytes in args.nbytes:
-            seconds = _alternate(t, contestants, nbytes, args.seconds)
+            least = MIN_ROUNDS if place.channel in LOOPBACK else MIN_THROTTLED_ROUNDS
+            seconds = _alternate(t, contestants, nbytes, args.seconds, least)
             if place.rank == 0:
                 line = Report(nbytes, reducer.choice(nbytes).algorithm, tuned_s, seconds)
                 print(json.dumps(line), flush=True)
 
 
-def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float) -> dict[str, float]:
+def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float, least: int) -> dict[str, float]:
     """Median over the rounds of the slowest rank's seconds; every round runs all contestants, another one first."""
     from sparkdl.comm import allreduce, barrier
 
@@ -136,7 +152,7 @@ def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float
             laps[-1][at] = time.perf_counter() - start
         allreduce(t, laps[-1], "max", "tree")
         if len(laps) == 2:
-            rounds = int(np.clip(budget_s / max(laps[1]), MIN_ROUNDS, MAX_ROUNDS))
+            rounds = int(np.clip(budget_s / max(laps[1]), least, MAX_ROUNDS))
     return dict(zip(contestants, np.median(laps[1:], axis=0).tolist(), strict=True))
 
 
@@ -150,7 +166,7 @@ def _gloo(place: Place) -> Iterator[dict[str, Run]]:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo" if place.channel in LOOPBACK else INTERFACE
     rendezvous = f"file://{place.folder}/gloo"
     dist.init_process_group("gloo", init_method=rendezvous, rank=place.rank, world_size=place.size)
     yield {"gloo": lambda vec: dist.all_reduce(torch.from_numpy(vec))}
@@ -206,8 +222,10 @@ def _contest(args: argparse.Namespace, size: int, channel: str) -> list[Report]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as started:
         secret = secrets.token_hex(16)
         workers = []
+        networks = [] if channel in LOOPBACK else started.enter_context(throttled_hosts(size, channel))
         for rank in range(size):
             command = _command(args, Place(channel, rank, size, folder, secret))
+            command = ["ip", "netns", "exec", networks[rank], *command] if networks else command
             workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
             started.callback(workers[-1].communicate)
             started.callback(workers[-1].kill)
@@ -275,7 +293,10 @@ def _print_line(size: int, channel: str, r: Report, first: bool) -> None:
         print(f"\n{size} ranks over {channel}, ms; the chooser took {r.tuned_s:.2f} s")
         print(f"{'':>9} {'chosen':<20}" + "".join(f"{name[:12]:>13}" for name in r.seconds))
     times = "".join(f"{1e3 * s:13.3f}" for s in r.seconds.values())
-    print(f"{_length(r.nbytes):>9} {r.chosen:<20}{times}", flush=True)
+    ours = {name: s for name, s in r.seconds.items() if name not in RIVALS}
+    best = min(ours, key=ours.__getitem__)
+    verdict = f"  best {best}, {ours[r.chosen] / ours[best]:.2f}" if r.chosen in ours else ""
+    print(f"{_length(r.nbytes):>9} {r.chosen:<20}{times}{verdict}", flush=True)
 
 
 def _print_means(rows: list[Row]) -> None:

@@ -96,17 +96,17 @@ def hierarchical_cost(hosts: Hosts, n: float, within: Link, between: Link, leade
 
 
 def shared_cost(arenas: Hosts, n: float, within: Link, between: Link, short: bool = False) -> float:
-    """3 alpha + n (beta / 2 + (k - 1) / k (beta / 2 + gamma)) among k ranks that share memory; see `shared`.
+    """3 alpha + (k - 1) / k n (2 beta + gamma) among k ranks that share memory: the ring's bytes in three meetings.
 
-    A message's byte is copied twice in its beta, in and out. Short vectors, which every rank adds up whole: alpha +
-    n (beta / 2 + (k - 1) gamma). What the arenas tell each other is Rabenseifner's.
+    (Fewer copies than the ring's, but through more memory.) Short vectors, which every rank adds up whole: alpha + n
+    (beta + (k - 1) gamma). What several arenas tell each other is Rabenseifner's, as in `hierarchical_cost`.
     """
-    k, beta, gamma = max(map(len, arenas.members)), within.beta / 2, within.gamma
+    k = max(map(len, arenas.members))
     if len(arenas.members) == 1 and short:
-        return within.alpha + n * (beta + (k - 1) * gamma)
-    link = between._replace(gamma=between.gamma / arenas.leaders)
-    inner = 3 * within.alpha + n * (beta + (k - 1) / k * (beta + gamma))
-    return inner + rabenseifner_cost(len(arenas.members), n, link)
+        return within.alpha + n * (within.beta + (k - 1) * within.gamma)
+    inner = 3 * within.alpha + (k - 1) / k * n * (2 * within.beta + within.gamma)
+    shared = between._replace(gamma=between.gamma / arenas.leaders)
+    return inner + rabenseifner_cost(len(arenas.members), n, shared)
 
 
 COSTS: dict[str, Cost] = {

@@ -21,7 +21,7 @@ __all__ = ["Entrant", "measure_link", "race"]
 PROBE_BYTES = (8, 1 << 16, 1 << 20)
 QUICK_S = 2e-3  # a link that moves the middle probe in this time is worth the long one
 RACE_BYTES = tuple(1 << k for k in (9, 12, 15, 18, 20, 22))
-ROUNDS = 3, 7  # at least and at most, of each race
+ROUNDS = 3, 25  # at least and at most, of each race
 
 
 class Entrant(NamedTuple):

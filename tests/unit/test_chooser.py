@@ -15,6 +15,7 @@ from sparkdl.comm.cost import COSTS, Link, simulate
 from sparkdl.comm.measure import RACE_BYTES, measure_link
 from sparkdl.comm.schedules import ALLREDUCE
 from sparkdl.comm.topology import Hosts
+from tests.ranks import group
 from tests.ranks import run as on_threads
 
 ETHERNET = Link(alpha=50e-6, beta=8e-9, gamma=2e-10)  # 1 Gbit/s
@@ -68,6 +69,18 @@ def test_slow_links_between_hosts_call_for_a_hierarchy():
     table = tabulate(hosts, Links(flat, within=LOCAL, between=ETHERNET), {})
     assert {pick(table, nbytes).algorithm for nbytes in (10**6, 10**8)} <= {"hierarchical", "hierarchical_sliced"}
     assert not {choice.algorithm for choice in tabulate(hosts, Links(flat), {})} - COSTS.keys()
+
+
+def test_shared_memory_takes_part_where_there_is_some():
+    hosts = one_host(4)
+    for links, known in ((Links(LOCAL), False), (Links(LOCAL, arenas=hosts), True)):
+        for nbytes in (1 << 9, 1 << 22):
+            assert ("shared" in {e.name for e in entrants(hosts, links, nbytes)}) == known
+    assert pick(tabulate(hosts, Links(LOCAL, arenas=hosts), {}), 1 << 12).algorithm == "shared"
+    pairs = Hosts.of("aabb")
+    slow = Links(ETHERNET._replace(beta=4 * ETHERNET.beta), within=LOCAL, between=ETHERNET, arenas=pairs)
+    seconds = {e.name: e.predicted_s for e in entrants(pairs, slow, 1 << 22)}
+    assert seconds["shared"] < 1.1 * seconds["hierarchical_sliced"] < seconds["ring"]
 
 
 def test_races_overrule_the_model_near_their_lengths():
@@ -156,6 +169,21 @@ def test_hosts_are_measured_apart(caplog):
         "within",
         "between",
     ]
+
+
+def test_over_shared_memory_all_agree_on_a_table_with_it():
+    def work(t):
+        reducer = AllReducer(t, budget_s=0.2)
+        for nbytes in (8, 4096, 300_000):
+            vec = np.full(nbytes // 8, t.rank + 1.0)
+            reducer.allreduce(vec, "mean")
+            assert (vec == 2).all()
+        return reducer.table
+
+    with group("shm", 3) as ranks:
+        tables = on_threads(ranks, work)
+    assert len(set(tables)) == 1
+    assert {choice.algorithm for choice in tables[0]} <= ALGORITHMS.keys()
 
 
 def test_a_named_algorithm_is_taken_without_measuring():

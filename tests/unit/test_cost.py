@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from sparkdl.comm.cost import COSTS, Link, best_segment, chain_cost, hierarchical_cost, simulate
+from sparkdl.comm.cost import (
+    COSTS,
+    Link,
+    best_segment,
+    chain_cost,
+    hierarchical_cost,
+    rabenseifner_cost,
+    shared_cost,
+    simulate,
+)
 from sparkdl.comm.schedules import ALLREDUCE, Hierarchical, Recv, Send, Step
 from sparkdl.comm.topology import Hosts
 
@@ -40,6 +49,22 @@ def test_hierarchical_formula_equals_simulation(hosts, per_host):
             lambda a, b, shared=shared: within if a // per_host == b // per_host else shared,
         )
         assert hierarchical_cost(layout, 4 * 64 * size, within, between, leaders) == pytest.approx(simulated, rel=1e-9)
+
+
+def test_shared_memory_takes_three_meetings_and_the_bytes_of_a_ring():
+    within, between, n = Link(5e-6, 1e-10, 1e-10), Link(1e-4, 1e-9, 1e-10), 1e6
+    free = Link(0.0, within.beta, within.gamma)
+    for size in (2, 4, 9):
+        layout = Hosts.of([0] * size)
+        bytes_s = COSTS["ring"](size, n, free, 1)
+        assert shared_cost(layout, n, within, between) == pytest.approx(15e-6 + bytes_s)
+        short_s = 5e-6 + 100 * (within.beta + (size - 1) * within.gamma)
+        assert shared_cost(layout, 100, within, between, short=True) == pytest.approx(short_s)
+    pairs = Hosts.of("aabb")
+    link = between._replace(gamma=between.gamma / 2)
+    inner = 15e-6 + COSTS["ring"](2, n, free, 1)
+    for short in (False, True):
+        assert shared_cost(pairs, n, within, between, short) == pytest.approx(inner + rabenseifner_cost(2, n, link))
 
 
 def test_simulation_by_hand():
