@@ -8,7 +8,7 @@ within the same processes; MPI over loopback TCP runs by itself right after. A t
 over several rounds; a ratio above 1 is better for us. `--algorithms` times ours one by one beside the chooser's pick;
 "zeros" is ours over shared memory on a vector made by `AllReducer.zeros`. `--throttle` does the same with all
 algorithms between network namespaces joined by links of these rates (needs root). Where all algorithms are timed, the
-best of them is named, and the time of the chosen one by its own.
+best of them is named, and the chosen one's time divided by its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from report import Row, arguments, report
 NBYTES = (1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 10**7, 32 << 20, 10**8)
 FEW_NBYTES = (1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
 MIN_ROUNDS, MAX_ROUNDS = 9, 40
-MIN_THROTTLED_ROUNDS = 3  # there is little chance in a throttled link
+MIN_THROTTLED_ROUNDS = 4  # there is little chance in a throttled link
 
 LOOPBACK = ("tcp", "shm")
 RIVALS = ("ours", "zeros", "gloo", "mpi")  # whatever else is timed is one of our algorithms
@@ -64,6 +64,8 @@ class Report(NamedTuple):
     chosen: str
     tuned_s: float
     seconds: dict[str, float]
+    best: str = ""  # of our algorithms, where several were timed
+    ratio: float = 1.0  # of the chosen one's time to the best one's
 
 
 def main() -> None:
@@ -129,14 +131,30 @@ def _work(args: argparse.Namespace, place: Place) -> None:
         contestants |= gloo
         for nbytes in args.nbytes:
             least = MIN_ROUNDS if place.channel in LOOPBACK else MIN_THROTTLED_ROUNDS
-            seconds = _alternate(t, contestants, nbytes, args.seconds, least)
+            laps = _alternate(t, contestants, nbytes, args.seconds, least)
             if place.rank == 0:
-                line = Report(nbytes, reducer.choice(nbytes).algorithm, tuned_s, seconds)
-                print(json.dumps(line), flush=True)
+                chosen = reducer.choice(nbytes).algorithm
+                seconds = {name: median(of) for name, of in laps.items()}
+                print(json.dumps(Report(nbytes, chosen, tuned_s, seconds, *_best(laps, chosen))), flush=True)
 
 
-def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float, least: int) -> dict[str, float]:
-    """Median over the rounds of the slowest rank's seconds; every round runs all contestants, another one first."""
+def _best(laps: dict[str, list[float]], chosen: str) -> tuple[str, float]:
+    """The best of our algorithms, and how many times longer the chosen one takes.
+
+    The first is found in the even rounds and the second in the odd ones: the fastest of many is so by chance as well.
+    """
+    ours = {name: of for name, of in laps.items() if name not in RIVALS}
+    if chosen not in ours:
+        return "", 1.0
+    best = min(ours, key=lambda name: median(ours[name][::2]))
+    return best, median(ours[chosen][1::2]) / median(ours[best][1::2])
+
+
+def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float, least: int) -> dict[str, list[float]]:
+    """The slowest rank's seconds in each round; every round runs all contestants, in an order of its own.
+
+    (One who always followed the same rival would suffer from what that leaves behind.)
+    """
     from sparkdl.comm import allreduce, barrier
 
     vec = np.zeros(nbytes // 4, np.float32)
@@ -144,8 +162,7 @@ def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float
     rounds = 1
     while len(laps) < rounds + 1:  # the first is a warm-up
         laps.append(np.zeros(len(contestants)))
-        for i in range(len(contestants)):
-            at = (i + len(laps)) % len(contestants)
+        for at in np.random.default_rng(len(laps)).permutation(len(contestants)):
             barrier(t)
             start = time.perf_counter()
             runs[at](vec)
@@ -153,7 +170,7 @@ def _alternate(t: Any, contestants: dict[str, Run], nbytes: int, budget_s: float
         allreduce(t, laps[-1], "max", "tree")
         if len(laps) == 2:
             rounds = int(np.clip(budget_s / max(laps[1]), least, MAX_ROUNDS))
-    return dict(zip(contestants, np.median(laps[1:], axis=0).tolist(), strict=True))
+    return dict(zip(contestants, np.transpose(laps[1:]).tolist(), strict=True))
 
 
 @contextlib.contextmanager
@@ -293,9 +310,7 @@ def _print_line(size: int, channel: str, r: Report, first: bool) -> None:
         print(f"\n{size} ranks over {channel}, ms; the chooser took {r.tuned_s:.2f} s")
         print(f"{'':>9} {'chosen':<20}" + "".join(f"{name[:12]:>13}" for name in r.seconds))
     times = "".join(f"{1e3 * s:13.3f}" for s in r.seconds.values())
-    ours = {name: s for name, s in r.seconds.items() if name not in RIVALS}
-    best = min(ours, key=ours.__getitem__)
-    verdict = f"  best {best}, {ours[r.chosen] / ours[best]:.2f}" if r.chosen in ours else ""
+    verdict = f"  best {r.best}, {r.ratio:.2f}" if r.best else ""
     print(f"{_length(r.nbytes):>9} {r.chosen:<20}{times}{verdict}", flush=True)
 
 
