@@ -2,8 +2,8 @@
 
 A vector goes by in turns of one slot. In each turn every rank copies what it has of the others' slices into its slot;
 then adds up its own slice over all slots, into its own; and then copies all slices out of their owners' slots. A
-turn's copying in overlaps the turn before being added up and the one before that being copied out. Where slices are
-not worth their second meeting, which are short vectors, and all between two ranks, every rank adds up all of it.
+turn's copying in overlaps the turn before being added up and the one before that being copied out. The slices of a
+short vector are not worth their second meeting: every rank adds up all of it.
 
 A vector made by `zeros` lies in memory that all ranks of the host can read: then nothing is copied in, slices are added
 up in place and copied out from there, and the call ends once nobody reads it any more.
@@ -52,7 +52,10 @@ class Shared:
             execute(t, compiled(self.between, t.rank, t.size, vec.size, vec.size), vec, op, tag)
             return
         try:
-            _Operation(t, t.arena, layout, self.between, vec, op, tag).run()
+            if len(layout.members) == 1 and vec.nbytes <= min(SHORT_BYTES, t.arena.slot_bytes):
+                _reduce_short(t.arena, vec, op, tag)
+            else:
+                _Long(t, t.arena, layout, self.between, vec, op, tag).run()
         except CommError as error:
             error.add_note(f"rank {t.rank}: to reduce {vec.size} elements in shared memory failed")
             raise
@@ -116,8 +119,23 @@ def _slot_bytes(members: int) -> int:
     return 1 << (most.bit_length() - 1)
 
 
-class _Operation:
-    """One allreduce, in turns of three stages; of two, where every rank adds up the whole vector."""
+def _reduce_short(arena: Arena, vec: Array, op: Op, tag: int) -> None:
+    """One turn, in which every rank adds up everything."""
+    turn = arena.turn
+    arena.turn += 1
+    arena.wait(TAKEN, turn - SLOTS, tag, vec)
+    slots = [arena.slot(place, turn, vec.dtype)[: vec.size] for place in range(len(arena.members))]
+    slots[arena.place][:] = vec
+    arena.announce(turn, tag, vec)
+    arena.post(COPIED, turn)
+    arena.wait(COPIED, turn, tag, vec)
+    arena.compare(turn, tag, vec)
+    _fold(slots, vec, op)
+    arena.post(TAKEN, turn)
+
+
+class _Long:
+    """One allreduce in turns of three stages."""
 
     def __init__(
         self, t: Transport, arena: Arena, layout: Hosts, between: Schedule, vec: Array, op: Op, tag: int
@@ -129,7 +147,6 @@ class _Operation:
         self.leaders = layout.leaders
         peers = tuple(ranks[arena.place] for ranks in layout.members) if arena.place < self.leaders else ()
         self.between = _Among(peers, between) if len(peers) > 1 else None
-        self.whole = len(layout.members) == 1 and vec.nbytes <= min(SHORT_BYTES, arena.slot_bytes)
         self.readable = False  # by all, where it lies
         self.vectors: list[Array | None] = []
 
@@ -139,9 +156,6 @@ class _Operation:
         if len(self.arena.members) == 1:
             for a, b in self.parts:
                 self._among_hosts(self.vec[a:b])
-        elif self.whole:
-            self._copy_whole()
-            self._add_up()
         else:
             for i in range(turns + 2):
                 if i < turns:
@@ -152,20 +166,6 @@ class _Operation:
                     self._take(i - 2)
             if self.readable:
                 self.arena.wait(TAKEN, self.first + turns - 1, self.tag, self.vec)
-
-    def _copy_whole(self) -> None:
-        arena = self.arena
-        arena.wait(TAKEN, self.first - SLOTS, self.tag, self.vec)
-        arena.slot(arena.place, self.first, self.vec.dtype)[: self.vec.size] = self.vec
-        arena.announce(self.first, self.tag, self.vec)
-        arena.post(COPIED, self.first)
-
-    def _add_up(self) -> None:
-        arena = self.arena
-        self._meet(0)
-        slots = [arena.slot(place, self.first, self.vec.dtype) for place in range(len(arena.members))]
-        _fold([slot[: self.vec.size] for slot in slots], self.vec, self.op)
-        arena.post(TAKEN, self.first)
 
     def _slices(self, i: int) -> Iterator[tuple[slice, slice]]:
         """Each member's slice in this turn, in a slot and in a vector."""

@@ -40,7 +40,7 @@ class TcpChannel(Channel):
         task = _Outgoing(self, len(parts))
         for index, (start, stop) in enumerate(parts):
             part = data[start * buf.itemsize : stop * buf.itemsize]
-            self._writers[index].queue.append(_Frame(header._replace(flags=index).pack(), part, task))
+            self._writers[index].queue.append(_Frame(_numbered(header, index).pack(), part, task))
         task.step()
         return task
 
@@ -54,7 +54,7 @@ class TcpChannel(Channel):
     def expect(self, header: Header, out: Array, op: Op | None) -> Task:
         parts = _parts(out.size, out.itemsize, len(self._readers))
         for index, (start, stop) in enumerate(parts):
-            self._readers[index].begin(header._replace(flags=index), out[start:stop], op)
+            self._readers[index].begin(_numbered(header, index), out[start:stop], op)
         readers = self._readers[: len(parts)]
         return readers[0] if len(readers) == 1 else _Incoming(readers)
 
@@ -68,6 +68,11 @@ class TcpChannel(Channel):
     def close(self) -> None:
         for writer in self._writers:
             writer.stream.close()
+
+
+def _numbered(header: Header, stream: int) -> Header:
+    """The header of a stream's part; that of the first is as it came, which is all that short messages need."""
+    return header._replace(flags=stream) if stream else header
 
 
 def _parts(count: int, itemsize: int, streams: int) -> list[tuple[int, int]]:
