@@ -20,7 +20,7 @@ from sparkdl.comm.collectives import ALGORITHMS, SEGMENT_BYTES, Algorithm, Reduc
 from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost, shared_cost
 from sparkdl.comm.measure import Entrant, measure_link, race
 from sparkdl.comm.schedules import Hierarchical
-from sparkdl.comm.shared import SHORT_BYTES, arenas, in_butterfly_order, zeros
+from sparkdl.comm.shared import arenas, in_butterfly_order, is_short, zeros
 from sparkdl.comm.topology import Hosts
 from sparkdl.comm.transport.base import Array, Transport
 
@@ -86,7 +86,7 @@ def entrants(hosts: Hosts, links: Links, nbytes: int) -> list[Entrant]:
             found.append(Entrant(name, SEGMENT_BYTES, seconds))
     if links.arenas:
         within, between = links.within or links.flat, links.between or links.flat
-        seconds = shared_cost(links.arenas, nbytes, within, between, short=nbytes <= SHORT_BYTES)
+        seconds = shared_cost(links.arenas, nbytes, within, between, is_short(p, nbytes))
         found.append(Entrant("shared", SEGMENT_BYTES, seconds))
     allowed = [e for e in found if links.names is None or e.name in links.names]
     return sorted(allowed, key=lambda e: (e.predicted_s, e.name))
@@ -200,7 +200,7 @@ class AllReducer:
         On all of them it is a part of what `zeros` made, the same part, or on none.
         """
         _, name, segment_bytes = self.choice(vec.nbytes)
-        if self._free and vec.nbytes > SHORT_BYTES and self._is_common(vec):
+        if self._free and not is_short(self.transport.size, vec.nbytes) and self._is_common(vec):
             name = "shared"
         allreduce(self.transport, vec, op, self.schedules[name], segment_bytes, tag)
 

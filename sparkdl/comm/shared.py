@@ -25,13 +25,13 @@ import numpy as np
 from sparkdl.comm.executor import REDUCERS, compiled, execute
 from sparkdl.comm.schedules import RingAllgather, Schedule, Step, among, cuts, pieces, rabenseifner
 from sparkdl.comm.topology import Hosts
-from sparkdl.comm.transport.arena import COPIED, REDUCED, SLOTS, TAKEN, Arena, arena_bytes, vector_bytes
+from sparkdl.comm.transport.arena import COPIED, REDUCED, SLOTS, TAKEN, Arena, arena_bytes, vectors_bytes
 from sparkdl.comm.transport.base import Array, CommError, Op, Transport
 from sparkdl.comm.transport.sharing import common_memory
 
-__all__ = ["SHORT_BYTES", "Shared", "arenas", "in_butterfly_order", "zeros"]
+__all__ = ["Shared", "arenas", "in_butterfly_order", "is_short", "zeros"]
 
-SHORT_BYTES = 1 << 15  # up to here every rank adds up the whole vector
+SHORT_BYTES = 1 << 20  # up to here every rank adds up all of the others' vectors: two meetings cost as much
 BLOCK_BYTES = 1 << 17  # added up over all ranks at a time: the sum stays in the cache meanwhile
 MIN_SLOT_BYTES, MAX_SLOT_BYTES = 1 << 16, 1 << 21
 ARENA_BYTES = 24 << 20  # of all slots of a host: what many processors' last cache holds
@@ -52,13 +52,18 @@ class Shared:
             execute(t, compiled(self.between, t.rank, t.size, vec.size, vec.size), vec, op, tag)
             return
         try:
-            if len(layout.members) == 1 and vec.nbytes <= min(SHORT_BYTES, t.arena.slot_bytes):
+            if len(layout.members) == 1 and is_short(t.size, vec.nbytes) and vec.nbytes <= t.arena.slot_bytes:
                 _reduce_short(t.arena, vec, op, tag)
             else:
                 _Long(t, t.arena, layout, self.between, vec, op, tag).run()
         except CommError as error:
             error.add_note(f"rank {t.rank}: to reduce {vec.size} elements in shared memory failed")
             raise
+
+
+def is_short(size: int, nbytes: int) -> bool:
+    """Whether each of `size` ranks of one host adds up the whole vector, if a slot can hold it."""
+    return (size - 1) * nbytes <= SHORT_BYTES
 
 
 def arenas(t: Transport, tag: int = 0) -> Hosts:
@@ -92,8 +97,7 @@ def zeros(t: Transport, count: int, dtype: np.dtype[Any], tag: int = 0) -> Array
     arena, nbytes = t.arena, count * dtype.itemsize
     if arena is None or len(arena.members) == 1 or not count:
         return np.zeros(count, dtype)
-    size = vector_bytes(1) + len(arena.members) * vector_bytes(nbytes)
-    memory = common_memory(t, arena.members, size, tag)
+    memory = common_memory(t, arena.members, vectors_bytes(len(arena.members), nbytes), tag)
     return np.zeros(count, dtype) if memory is None else arena.add_vectors(memory, nbytes).view(dtype)
 
 

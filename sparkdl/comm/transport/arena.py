@@ -33,7 +33,7 @@ __all__ = [
     "Complete",
     "Mismatch",
     "arena_bytes",
-    "vector_bytes",
+    "vectors_bytes",
 ]
 
 COPIED, REDUCED, TAKEN = range(3)  # the stages of a turn
@@ -53,13 +53,17 @@ def arena_bytes(members: int, slot_bytes: int) -> int:
     return _control_bytes(members) + members * SLOTS * (slot_bytes + _PAGE)
 
 
-def vector_bytes(nbytes: int) -> int:
-    """What a vector of so many bytes takes; in the memory of several, the first begins a page from the start."""
+def vectors_bytes(members: int, nbytes: int) -> int:
+    """The memory for a vector of so many bytes for each member; the first begins a page from the start."""
+    return _PAGE + members * _whole_pages(nbytes)
+
+
+def _whole_pages(nbytes: int) -> int:
     return -(-nbytes // _PAGE) * _PAGE
 
 
 def _control_bytes(members: int) -> int:
-    return -(-members * _LINES * _LINE // _PAGE) * _PAGE
+    return _whole_pages(members * _LINES * _LINE)
 
 
 class Arrival:
@@ -141,8 +145,8 @@ class Arena:
         self._slots = [views[i : i + SLOTS] for i in range(0, size * SLOTS, SLOTS)]
 
     def add_vectors(self, memory: mmap.mmap, nbytes: int) -> Array:
-        """Take in `memory`, a page and then vector_bytes for each member; returns this member's vector."""
-        whole, stride = np.frombuffer(memory, np.uint8), vector_bytes(nbytes)
+        """Take in `memory`, of vectors_bytes; returns this member's vector."""
+        whole, stride = np.frombuffer(memory, np.uint8), _whole_pages(nbytes)
         starts = range(_PAGE, _PAGE + len(self.members) * stride, stride)
         self._vectors.append([whole[start : start + nbytes] for start in starts])
         return self._vectors[-1][self.place]
