@@ -23,13 +23,13 @@ balanced = pytest.mark.parametrize("case", [c for c in TOPOLOGIES if c.balanced]
 @each
 def test_lists_agree_and_columns_sum_to_1(case: TopologyCase) -> None:
     for size in SIZES:
-        check_topology(case.topology, size, STEPS, "column")
+        check_topology(case.topology, size, STEPS[:1] if case.topology.static else STEPS, "column")
 
 
 @balanced
 def test_metropolis_weights_are_doubly_stochastic(case: TopologyCase) -> None:
     for size in SIZES:
-        check_topology(case.topology, size, STEPS)
+        check_topology(case.topology, size, STEPS[:1] if case.topology.static else STEPS)
 
 
 @each

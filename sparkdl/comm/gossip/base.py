@@ -8,11 +8,15 @@ from typing import ClassVar, NamedTuple
 
 from sparkdl.fields import check_fields
 
-__all__ = ["Neighbours", "Topology", "undirected"]
+__all__ = ["Neighbours", "Topology", "directed", "undirected"]
 
 
 class Neighbours(NamedTuple):
-    """The ranks that one rank sends to, and those it receives from; ascending, without itself."""
+    """The ranks that one rank sends to, and those it receives from, each once and without itself.
+
+    Targets come in the order of how far on they are, sources of how far back: in turn all ranks send equally far, and
+    nobody is sent two messages at once.
+    """
 
     targets: tuple[int, ...]
     sources: tuple[int, ...]
@@ -34,7 +38,15 @@ class Topology(ABC):
         """The neighbours of `rank` in `step`."""
 
 
-def undirected(rank: int, peers: Iterable[int]) -> Neighbours:
-    """Neighbours that both send and receive; repeated ranks count once, and the rank itself does not."""
-    both = tuple(sorted(set(peers) - {rank}))
-    return Neighbours(both, both)
+def directed(rank: int, size: int, targets: Iterable[int], sources: Iterable[int]) -> Neighbours:
+    """Neighbours in their order; repeated ranks count once, and the rank itself does not."""
+    return Neighbours(
+        tuple(sorted({*targets} - {rank}, key=lambda peer: (peer - rank) % size)),
+        tuple(sorted({*sources} - {rank}, key=lambda peer: (rank - peer) % size)),
+    )
+
+
+def undirected(rank: int, size: int, peers: Iterable[int]) -> Neighbours:
+    """Neighbours that both send and receive."""
+    both = tuple(peers)
+    return directed(rank, size, both, both)

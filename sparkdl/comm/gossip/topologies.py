@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, isqrt
@@ -10,7 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from sparkdl.comm.gossip.base import Neighbours, Topology, undirected
+from sparkdl.comm.gossip.base import Neighbours, Topology, directed, undirected
 from sparkdl.fields import COUNT, Interval
 
 __all__ = [
@@ -42,9 +41,9 @@ class Ring(Topology):
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         right, left = (rank + 1) % size, (rank - 1) % size
         if self.direction == "both":
-            return undirected(rank, (left, right))
+            return undirected(rank, size, (left, right))
         to, source = (right, left) if self.direction == "right" else (left, right)
-        return _directed(rank, (to,), (source,))
+        return directed(rank, size, (to,), (source,))
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Torus(Topology):
         row, column = divmod(rank, columns)
         beside = ((row, (column + 1) % columns), (row, (column - 1) % columns))
         above = (((row + 1) % rows, column), ((row - 1) % rows, column))
-        return undirected(rank, (r * columns + c for r, c in beside + above))
+        return undirected(rank, size, (r * columns + c for r, c in beside + above))
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Star(Topology):
     """Everyone with rank 0."""
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
-        return undirected(rank, (0,) if rank else range(size))
+        return undirected(rank, size, (0,) if rank else range(size))
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Full(Topology):
     """Everyone with everyone."""
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
-        return undirected(rank, range(size))
+        return undirected(rank, size, range(size))
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Exponential(Topology):
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         shifts = [1 << k for k in range((size - 1).bit_length())]
-        return _directed(rank, ((rank + s) % size for s in shifts), ((rank - s) % size for s in shifts))
+        return directed(rank, size, ((rank + s) % size for s in shifts), ((rank - s) % size for s in shifts))
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class OnePeerExponential(Topology):
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         shift = 1 << step % max(1, (size - 1).bit_length())
-        return _directed(rank, ((rank + shift) % size,), ((rank - shift) % size,))
+        return directed(rank, size, ((rank + shift) % size,), ((rank - shift) % size,))
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class RandomPairs(Topology):
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         partner = _partners(self.seed, step, size)[rank]
-        return undirected(rank, (partner,))
+        return undirected(rank, size, (partner,))
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class RandomOut(Topology):
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         targets = _targets(self.seed, step, size, min(self.out, size - 1))
-        return _directed(rank, targets[rank], (r for r, row in enumerate(targets) if rank in row))
+        return directed(rank, size, targets[rank], (r for r, row in enumerate(targets) if rank in row))
 
 
 @dataclass(frozen=True)
@@ -141,9 +140,9 @@ class Hierarchical(Topology):
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         own, place = divmod(rank, self.group)
         if step % (self.inner + 1) < self.inner:
-            return undirected(rank, range(own * self.group, min(size, (own + 1) * self.group)))
+            return undirected(rank, size, range(own * self.group, min(size, (own + 1) * self.group)))
         groups = -(-(size - place) // self.group)  # those that have so many ranks
-        return undirected(rank, ((own + s) % groups * self.group + place for s in (-1, 1)))
+        return undirected(rank, size, ((own + s) % groups * self.group + place for s in (-1, 1)))
 
 
 TOPOLOGIES: dict[str, type[Topology]] = {
@@ -158,10 +157,6 @@ TOPOLOGIES: dict[str, type[Topology]] = {
     "hierarchical": Hierarchical,
 }
 """The names under which a configuration finds topologies."""
-
-
-def _directed(rank: int, targets: Iterable[int], sources: Iterable[int]) -> Neighbours:
-    return Neighbours(tuple(sorted(set(targets) - {rank})), tuple(sorted(set(sources) - {rank})))
 
 
 @lru_cache(maxsize=64)

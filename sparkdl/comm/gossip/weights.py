@@ -63,8 +63,8 @@ def check_topology(topology: Topology, size: int, steps: Iterable[int] = (0,), r
         everyone = [topology(step, rank, size) for rank in range(size)]
         for rank, (targets, sources) in enumerate(everyone):
             for peers in (targets, sources):
-                if list(peers) != sorted(set(peers) - {rank}) or not set(peers) <= set(range(size)):
-                    raise ValueError(f"{where}: the neighbours {peers} of rank {rank} must ascend within the ranks")
+                if len(peers) != len({*peers} - {rank}) or not {*peers} <= set(range(size)):
+                    raise ValueError(f"{where}: the neighbours {peers} of rank {rank} must be other ranks, each once")
             for target in targets:
                 if rank not in everyone[target].sources:
                     raise ValueError(f"{where}: rank {rank} sends to rank {target}, which does not expect it")
@@ -91,9 +91,9 @@ def check_agreement(t: Transport, topology: Topology, step: int, tag: int = 0) -
     """
     here = topology(step, t.rank, t.size)
     told = allgatherv(t, np.array(here.targets, np.int64), tag)
-    senders = tuple(rank for rank, targets in enumerate(told) if t.rank in targets)
-    if senders != here.sources:
+    senders = {rank for rank, targets in enumerate(told) if t.rank in targets}
+    if senders != {*here.sources}:
         raise ValueError(
-            f"rank {t.rank}, step {step}: {topology} expects messages from ranks {here.sources}, but ranks {senders} "
-            "mean to send. All ranks must have the same topology and seed."
+            f"rank {t.rank}, step {step}: {topology} expects messages from {sorted(here.sources)}, but "
+            f"{sorted(senders)} mean to send. All ranks must have the same topology and seed."
         )
