@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "control": {"comm"},
     "nn": {"ops"},
     "data": set(),
+    "simulate": {"comm"},
     "train": {"nn", "optim", "comm", "data"},
     "backends": {"train", "comm", "data"},
     "strategies": {"train", "comm", "control", "data", "nn", "optim", "backends"},

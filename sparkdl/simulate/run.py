@@ -1,0 +1,57 @@
+"""What a mode of training would do on a cluster: how fast it runs, and how stale its updates are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparkdl.simulate.cluster import Cluster, Compute
+from sparkdl.simulate.modes import Mode, Setting
+
+__all__ = ["Report", "Staleness", "Throughput", "simulate"]
+
+
+class Throughput(NamedTuple):
+    """samples_per_s of all workers; step_s, seconds of a worker's local step with all that belongs to it, on average.
+
+    efficiency: samples_per_s to that of as many workers that wait for nothing and take compute.seconds each.
+    sent_bytes: by a worker per local step.
+    """
+
+    samples_per_s: float
+    step_s: float
+    efficiency: float
+    sent_bytes: float
+
+
+class Staleness(NamedTuple):
+    """By how many updates of other workers the weights of an update were behind, or averaging by how many steps."""
+
+    mean: float
+    most: int
+
+
+class Report(NamedTuple):
+    """One run of the simulator."""
+
+    throughput: Throughput
+    staleness: Staleness
+
+
+def simulate(
+    mode: Mode, cluster: Cluster, compute: Compute, nbytes: float, batch: int = 1, steps: int = 10, seed: int = 0
+) -> Report:
+    """Play `steps` local steps per worker of `batch` samples each, with a vector of `nbytes`; same seed, same report.
+
+    No step overlaps with the communication before or after it.
+    """
+    outcome = mode.run(Setting(cluster, compute, nbytes, steps, np.random.default_rng(seed)))
+    rate = outcome.worker_steps / outcome.seconds
+    throughput = Throughput(
+        samples_per_s=rate * batch,
+        step_s=cluster.workers / rate,
+        efficiency=rate * compute.seconds / cluster.workers,
+        sent_bytes=outcome.sent_bytes,
+    )
+    return Report(throughput, Staleness(float(outcome.staleness.mean()), int(outcome.staleness.max())))
