@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from sparkdl.simulate.cluster import ETHERNET, Cluster, Compute
 from sparkdl.simulate.collective import Collective
-from sparkdl.simulate.modes import AllReduce, Averaging, Gossip, Mode
+from sparkdl.simulate.modes import AllReduce, AsyncGossip, Averaging, Gossip, Mode
 from sparkdl.simulate.run import Report, Staleness, Throughput, simulate
 from sparkdl.simulate.server import ParameterServer
 
 __all__ = [
     "ETHERNET",
     "AllReduce",
+    "AsyncGossip",
     "Averaging",
     "Cluster",
     "Collective",

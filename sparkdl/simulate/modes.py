@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from sparkdl.comm.gossip import Ring, Topology
+from sparkdl.comm.gossip import Bipartite, Ring, Topology
 from sparkdl.comm.transport.base import Array
 from sparkdl.fields import COUNT, check_fields
 from sparkdl.simulate.cluster import Cluster, Compute
 from sparkdl.simulate.collective import Collective
-from sparkdl.simulate.ports import Message, deliver
+from sparkdl.simulate.ports import Message, Ports, deliver
 
-__all__ = ["AllReduce", "Averaging", "Gossip", "Mode", "Outcome", "Setting"]
+__all__ = ["AllReduce", "AsyncGossip", "Averaging", "Gossip", "Mode", "Outcome", "Setting"]
 
 
 class Setting(NamedTuple):
@@ -33,12 +34,12 @@ class Setting(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Local steps of all workers together, seconds they took, and bytes that a worker sent per local step.
+    """Local steps of all workers together, seconds they took, and bytes that a worker sent per local step, on average.
 
     `staleness` (k,): by how many updates of others the weights were behind, for each update.
     """
 
-    worker_steps: int
+    worker_steps: float
     seconds: float
     sent_bytes: float
     staleness: Array
@@ -94,6 +95,47 @@ class Gossip(Mode):
             clocks = np.array(deliver(rows, setting.cluster, clocks + seconds))
         sent = messages * setting.nbytes / (size * setting.steps)
         return Outcome(size * setting.steps, float(clocks.max()), sent, np.zeros(1))
+
+
+@dataclass(frozen=True)
+class AsyncGossip(Mode):
+    """After every step an active worker swaps weights with a passive one, whose own steps go on undisturbed.
+
+    The passive worker's port, and the time to fold in what came, are all that several of them have to share.
+    """
+
+    pairs: Bipartite = field(default_factory=Bipartite)
+
+    def run(self, setting: Setting) -> Outcome:
+        size, steps = setting.cluster.workers, setting.steps
+        seconds, ports = setting.draw(steps), Ports(setting.cluster, np.zeros(setting.cluster.workers))
+        active = [rank for rank in range(size) if self.pairs.active(rank) and size > 1]
+        ends = seconds.sum(axis=0)  # of those that swap with nobody, or are only asked
+        # When a message can be on its way, from whom, to whom, and after which step of the active one.
+        heap = [(float(seconds[0, a]), a, self._peer(0, a, size), 0) for a in active]
+        heapq.heapify(heap)
+        while heap:
+            when, sender, receiver, step = heapq.heappop(heap)
+            if (start := max(when, ports.ready(sender, receiver))) > when:  # others were first
+                heapq.heappush(heap, (start, sender, receiver, step))
+                continue
+            ports.carry(sender, receiver, start, setting.nbytes, reduced=True)
+            now = ports.into[receiver]
+            if self.pairs.active(sender):
+                heapq.heappush(heap, (now, receiver, sender, step))
+            elif step + 1 < steps:
+                peer = self._peer(step + 1, receiver, size)
+                heapq.heappush(heap, (now + float(seconds[step + 1, receiver]), receiver, peer, step + 1))
+            else:
+                ends[receiver] = now
+        rates = steps / ends
+        sent = 2 * setting.nbytes * float(rates[active].sum() / rates.sum())
+        return Outcome(float(rates.sum()), 1.0, sent, np.zeros(1))
+
+    def _peer(self, step: int, rank: int, size: int) -> int:
+        peer = self.pairs.peer(step, rank, size)
+        assert peer is not None
+        return peer
 
 
 def _meetings(setting: Setting, algorithm: str, period: int) -> Outcome:

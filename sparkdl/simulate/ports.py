@@ -16,7 +16,7 @@ from sparkdl.comm.schedules.base import Recv, Send, Step
 from sparkdl.comm.transport.base import Array
 from sparkdl.simulate.cluster import Cluster
 
-__all__ = ["Message", "deliver", "play"]
+__all__ = ["Message", "Ports", "deliver", "play"]
 
 
 class Message(NamedTuple):
@@ -27,7 +27,7 @@ class Message(NamedTuple):
     nbytes: float
 
 
-class _Ports:
+class Ports:
     """When each port is free."""
 
     def __init__(self, cluster: Cluster, starts: Array) -> None:
@@ -60,7 +60,7 @@ def deliver(messages: Sequence[Sequence[Message]], cluster: Cluster, starts: Arr
     A message that waits for its receiver holds up no other; of those that can begin at the same time, ranks send the
     first of their rows first. Receivers take what comes, in any order, and fold it in.
     """
-    ports = _Ports(cluster, starts)
+    ports = Ports(cluster, starts)
     heap = [(ports.ready(m.sender, m.receiver), turn, m) for row in messages for turn, m in enumerate(row)]
     heapq.heapify(heap)
     while heap:
@@ -83,7 +83,7 @@ class _Game:
 
     def __init__(self, plans: Sequence[tuple[Step, ...]], itemsize: float, cluster: Cluster, starts: Array) -> None:
         self.plans, self.itemsize = plans, itemsize
-        self.ports = _Ports(cluster, starts)
+        self.ports = Ports(cluster, starts)
         size = len(plans)
         self.at, self.sent, self.received = [0] * size, [0] * size, [0] * size
         self.offered = [False] * size  # whether the next message that a rank is to send is in the heap

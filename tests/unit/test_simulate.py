@@ -17,6 +17,7 @@ from sparkdl.comm.topology import Hosts
 from sparkdl.simulate import (
     ETHERNET,
     AllReduce,
+    AsyncGossip,
     Averaging,
     Cluster,
     Collective,
@@ -180,6 +181,28 @@ def test_gossip_waits_for_neighbours_alone():
     assert [end > 0.5 for end in ends] == [False, False, False, True, True, True, False, False, False]
 
 
+def test_asynchronous_gossip_delays_those_who_ask():
+    """Half of the workers pay for two messages a step, folded in at both ends; the others compute all the time."""
+    swap = 2 * (MESSAGE_S + N * ETHERNET.gamma)
+    report = simulate(AsyncGossip(), Cluster(2), STEP, N, batch=5, steps=20)
+    assert report.throughput.samples_per_s == pytest.approx(5 * (1 / (0.1 + swap) + 1 / 0.1), rel=0.01)
+    assert report.throughput.sent_bytes == pytest.approx(2 * N * 0.1 / (0.2 + swap), rel=0.01)
+    alone = simulate(AsyncGossip(), Cluster(1), STEP, N).throughput
+    assert (alone.efficiency, alone.sent_bytes) == (pytest.approx(1), 0)
+    # One passive worker for two active ones, and swaps that outlast all else: its ports are busy all the time, each way
+    # with one message a swap, the way in with folding it in as well.
+    busy = simulate(AsyncGossip(), Cluster(3), Compute(1e-6), N, steps=200).throughput
+    fold_in = N * ETHERNET.gamma
+    asked = 1 / (MESSAGE_S + fold_in)
+    assert busy.samples_per_s - 1e6 == pytest.approx(asked, rel=0.01)
+
+
+def test_asynchronous_gossip_does_not_wait_for_stragglers():
+    compute, cluster = Compute(0.1, stragglers=1, slowdown=5), Cluster(8, Link(1e-6, 0, 0))
+    assert step_s(AsyncGossip(), cluster, compute) == pytest.approx(0.1 * 8 / 7.2, rel=0.01)
+    assert step_s(Gossip(gossip.Full()), cluster, compute) == pytest.approx(0.5, rel=0.01)
+
+
 def test_ranks_of_a_host_share_its_port():
     pairs = [[Message(rank, (rank + 2) % 4, 1e6)] for rank in range(4)]
     alone = deliver(pairs, Cluster(4, Link(0, 1e-6, 0)), np.zeros(4))
@@ -273,7 +296,9 @@ def test_same_seed_same_report_and_efficiency():
 
 
 @pytest.mark.parametrize(
-    "mode", [AllReduce(), Averaging(8), Gossip(gossip.OnePeerExponential()), ParameterServer("ssp", 3)], ids=repr
+    "mode",
+    [AllReduce(), Averaging(8), AsyncGossip(), Gossip(gossip.OnePeerExponential()), ParameterServer("ssp", 3)],
+    ids=repr,
 )
 def test_thousands_of_workers_in_seconds(mode):
     start = time.process_time()
@@ -294,5 +319,5 @@ def test_fields_have_limits():
 
 
 def test_settings_pickle():
-    for value in (Cluster(3), STEP, AllReduce(), Averaging(), Gossip(), ParameterServer()):
+    for value in (Cluster(3), STEP, AllReduce(), Averaging(), Gossip(), AsyncGossip(), ParameterServer()):
         assert pickle.loads(pickle.dumps(value)) == value

@@ -65,8 +65,9 @@ def compressed_allreduce(
 
     `state`, from `compressor.init`, changes too. What was not sent stays in the memories: over any number of calls, the
     results and what all memories hold at the end make up the sum of all inputs. Where a rank's vector is not finite,
-    every element is NaN on all ranks and no memory changes. `reducer` chooses the allreduce of the routes that have
-    one, by default a ring.
+    every element is NaN on all ranks and no memory changes (by the dense route, NaN or infinite is what the sum of that
+    element is). What must be exact, such as counts, is no part of vec. `reducer` chooses the allreduce of the routes
+    that have one, by default a ring.
     """
     meter, dense = Metered(t), 2 * (t.size - 1) * vec.nbytes // t.size
 
