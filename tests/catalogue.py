@@ -63,12 +63,16 @@ class LayerCase:
 
 @dataclass(frozen=True)
 class LossCase:
-    """A loss, the shape of one output sample, and targets (rng, rows) -> y for it."""
+    """A loss, the shape of one output sample, and targets (rng, rows) -> y for it.
+
+    The last `constant` outputs of a row are taken as given: no gradient goes there.
+    """
 
     id: str
     loss: nn.Loss
     out_shape: nn.Shape
     make_targets: Callable[[np.random.Generator, int], nn.Array]
+    constant: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,18 @@ def _binary(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
 
 def _values(*shape: int) -> Callable[[np.random.Generator, int], nn.Array]:
     return lambda rng, rows: 2 * rng.standard_normal((rows, *shape))
+
+
+def _distributions(rng: np.random.Generator, rows: int) -> nn.Array:
+    return rng.dirichlet(np.ones(4), rows)
+
+
+def _label_and_values(rng: np.random.Generator, rows: int) -> nn.Array:
+    return np.column_stack([_labels(rng, rows), _values(2)(rng, rows)])
+
+
+def _mixed(rng: np.random.Generator, rows: int) -> nn.Array:
+    return np.column_stack([_labels(rng, rows), _values(5)(rng, rows)])
 
 
 def _positive(rng: np.random.Generator, shape: nn.Shape) -> nn.Array:
@@ -383,6 +399,21 @@ LOSSES = [
     LossCase("mae", nn.MAE(), (3,), _values(3)),
     LossCase("huber", nn.Huber(), (3,), _values(3)),
     LossCase("huber-delta", nn.Huber(delta=0.3), (1,), _values()),
+    LossCase("hinge", nn.Hinge(), (4,), _labels),
+    LossCase("hinge-squared", nn.Hinge(margin=0.5, squared=True), (4,), _labels),
+    LossCase("binary_hinge", nn.BinaryHinge(), (1,), _binary()),
+    LossCase("binary_hinge-squared", nn.BinaryHinge(2.0, squared=True), (3,), _binary(3)),
+    LossCase("triplet", nn.Triplet(), (6,), _values()),
+    LossCase("triplet-squared", nn.Triplet(0.5, squared=True), (3, 2), _values()),
+    LossCase("cosine_distance", nn.CosineDistance(), (3,), _values(3)),
+    LossCase("cosine_distance-image", nn.CosineDistance(eps=1e-3), (2, 3), _values(2, 3)),
+    LossCase("reconstruction", nn.Reconstruction(), (6,), _values(), constant=3),
+    LossCase("reconstruction-huber", nn.Reconstruction(nn.Huber(0.5)), (4,), _labels, constant=2),
+    LossCase("kl_divergence", nn.KLDivergence(), (4,), _distributions),
+    LossCase(
+        "joint", nn.Joint((nn.SoftmaxCrossEntropy(), nn.MSE(), nn.Triplet()), ((4,), (2, 2), (6,))), (14,), _mixed
+    ),
+    LossCase("joint-weights", nn.Joint((nn.Hinge(), nn.MAE()), ((4,), (2,)), (0.5, 2.0)), (6,), _label_and_values),
 ]
 
 OPTIMIZERS = [

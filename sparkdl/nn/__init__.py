@@ -27,11 +27,13 @@ from sparkdl.nn.initializers import (
     RandomNormal,
     Zeros,
 )
+from sparkdl.nn.joint_losses import Joint, Reconstruction
 from sparkdl.nn.layer import Array, Clock, Ctx, Initializer, Layer, Params, ParamSpec, Shape, kind_of
 from sparkdl.nn.layer_norm import GroupNorm, LayerNorm
 from sparkdl.nn.layout import Layout, Segment
 from sparkdl.nn.local import LocallyConnected2D
 from sparkdl.nn.losses import MAE, MSE, BinaryCrossEntropy, Huber, Loss, SoftmaxCrossEntropy
+from sparkdl.nn.margin_losses import BinaryHinge, Hinge, Triplet
 from sparkdl.nn.model import Model, Sums
 from sparkdl.nn.norm import BatchNorm
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
@@ -41,6 +43,7 @@ from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
 from sparkdl.nn.transformer import TransformerBlock
+from sparkdl.nn.vector_losses import CosineDistance, KLDivergence
 
 __all__ = [
     "ELU",
@@ -56,6 +59,7 @@ __all__ = [
     "AvgPool2D",
     "BatchNorm",
     "BinaryCrossEntropy",
+    "BinaryHinge",
     "Checkpointed",
     "Child",
     "Clock",
@@ -65,6 +69,7 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "Conv2DTranspose",
+    "CosineDistance",
     "Crop2D",
     "Ctx",
     "Dense",
@@ -78,9 +83,12 @@ __all__ = [
     "GroupNorm",
     "HeNormal",
     "HeUniform",
+    "Hinge",
     "Huber",
     "Initializer",
     "Input",
+    "Joint",
+    "KLDivergence",
     "Layer",
     "LayerNorm",
     "Layout",
@@ -105,6 +113,7 @@ __all__ = [
     "PositionalEncoding",
     "RandomNormal",
     "ReLU",
+    "Reconstruction",
     "Reshape",
     "Residual",
     "Segment",
@@ -119,6 +128,7 @@ __all__ = [
     "Sums",
     "Tanh",
     "TransformerBlock",
+    "Triplet",
     "UpSample2D",
     "ZeroPad2D",
     "Zeros",

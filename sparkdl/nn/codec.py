@@ -27,9 +27,11 @@ from sparkdl.nn import (
     embedding,
     graph,
     initializers,
+    joint_losses,
     layer_norm,
     local,
     losses,
+    margin_losses,
     norm,
     pool,
     rectifier,
@@ -37,6 +39,7 @@ from sparkdl.nn import (
     resize,
     shape,
     transformer,
+    vector_losses,
 )
 from sparkdl.nn.layer import Layer, kind_of
 from sparkdl.nn.losses import Loss
@@ -99,7 +102,18 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     transformer.TransformerBlock,
 )
 LOSSES: dict[str, type[Loss]] = _by_kind(
-    losses.BinaryCrossEntropy, losses.Huber, losses.MAE, losses.MSE, losses.SoftmaxCrossEntropy
+    joint_losses.Joint,
+    joint_losses.Reconstruction,
+    losses.BinaryCrossEntropy,
+    losses.Huber,
+    losses.MAE,
+    losses.MSE,
+    losses.SoftmaxCrossEntropy,
+    margin_losses.BinaryHinge,
+    margin_losses.Hinge,
+    margin_losses.Triplet,
+    vector_losses.CosineDistance,
+    vector_losses.KLDivergence,
 )
 INITIALIZERS: dict[str, type[Any]] = _by_kind(
     initializers.Constant,
@@ -151,7 +165,8 @@ def decode_layer(data: Mapping[str, Any], custom: Mapping[str, type[Layer]] | No
 
 def decode_loss(data: Mapping[str, Any], custom: Mapping[str, type[Loss]] | None = None) -> Loss:
     """The loss that `encode` wrote; as `decode_layer`."""
-    loss: Loss = _decode(data, "loss", {**(custom or {}), **LOSSES}, {})
+    known = {**(custom or {}), **LOSSES}
+    loss: Loss = _decode(data, "loss", known, known)
     return loss
 
 

@@ -14,18 +14,31 @@ from sparkdl.nn.layer import Array, Shape
 from sparkdl.ops.activation import sigmoid
 from sparkdl.ops.softmax import log_softmax, softmax
 
-__all__ = ["MAE", "MSE", "BinaryCrossEntropy", "Huber", "Loss", "SoftmaxCrossEntropy"]
+__all__ = [
+    "MAE",
+    "MSE",
+    "BinaryCrossEntropy",
+    "Elementwise",
+    "Huber",
+    "Loss",
+    "SoftmaxCrossEntropy",
+    "check_classes",
+    "kept_labels",
+    "row_weights",
+]
 
 
 class Loss(ABC):
     """What training minimises: loss_sum / weight_sum. Subclasses are frozen dataclasses and are final.
 
     `target` says what y holds: class indices 0..K-1, or values. `from_logits` tells that the loss applies its own
-    link, so that the net must not end in a softmax or sigmoid.
+    link, so that the net must not end in a softmax or sigmoid. Where predictions are not to be held against y entry by
+    entry, `comparable` is False, and no metric goes with the loss.
     """
 
     target: ClassVar[Literal["classes", "values"]]
     from_logits: ClassVar[bool] = False
+    comparable: ClassVar[bool] = True
 
     @abstractmethod
     def __call__(self, z: Array, y: Array, w: Array | None) -> tuple[float, float, Array]:
@@ -76,8 +89,8 @@ class SoftmaxCrossEntropy(Loss):
 
     def __call__(self, z: Array, y: Array, w: Array | None) -> tuple[float, float, Array]:
         self.check(z.shape[1:], target_shape=y.shape[1:])
-        kept = self._kept(y, len(z), z.shape[1])
-        w = _weights(w, len(z))
+        kept = kept_labels("SoftmaxCrossEntropy", y, len(z), z.shape[1], self.ignore_index)
+        w = row_weights(w, len(z))
         if kept.all():
             return self._sums(z, y, w)
         dz = np.zeros_like(z)
@@ -88,37 +101,12 @@ class SoftmaxCrossEntropy(Loss):
         return softmax(z)
 
     def check(self, out_shape: Shape, classes: int | None = None, target_shape: Shape | None = None) -> None:
-        expected = "K >= 2" if classes is None else f"K = {classes}, the number of classes"
-        if len(out_shape) != 1 or out_shape[0] < 2 or (classes is not None and out_shape[0] != classes):
-            first = "Flatten first, or pool, and end" if len(out_shape) > 1 else "End"
-            raise ValueError(
-                f"SoftmaxCrossEntropy needs outputs of shape (K,) with {expected}; the net gives {tuple(out_shape)}. "
-                f"{first} it in Dense({classes or 'K'})."
-            )
+        check_classes("SoftmaxCrossEntropy", out_shape, classes, target_shape)
         if self.class_weights is not None and len(self.class_weights) != out_shape[0]:
             raise ValueError(
                 f"SoftmaxCrossEntropy has {len(self.class_weights)} class_weights for {out_shape[0]} outputs; "
                 f"give one for each class."
             )
-        if target_shape:
-            raise ValueError(
-                f"SoftmaxCrossEntropy takes one class index for each row, y (N,); got (N, "
-                f"{', '.join(map(str, target_shape))}). Take the argmax of one-hot targets, or drop axes of length 1."
-            )
-
-    def _kept(self, y: Array, rows: int, classes: int) -> Array:
-        """Mask (N,) of the rows that count; raises where a label is neither a class nor `ignore_index`."""
-        if y.shape != (rows,) or not np.issubdtype(y.dtype, np.integer):
-            raise ValueError(f"SoftmaxCrossEntropy needs integer labels y ({rows},); got {y.dtype} of shape {y.shape}.")
-        kept = np.ones(rows, bool) if self.ignore_index is None else y != self.ignore_index
-        bad = np.flatnonzero(kept & ((y < 0) | (y >= classes)))
-        if bad.size:
-            ignored = "" if self.ignore_index is None else f" or ignore_index = {self.ignore_index}"
-            raise ValueError(
-                f"Labels must be classes 0..{classes - 1}{ignored}; row {bad[0]} has {y[bad[0]]} "
-                f"({bad.size} of {rows} rows are out of range). Map the labels, or widen the net's output."
-            )
-        return kept
 
     def _sums(self, z: Array, y: Array, w: Array) -> tuple[float, float, Array]:
         # Both parts are one cross-entropy against q_nk = w_n [(1 - e) c_y 1(k = y) + e / K c_k]:
@@ -140,7 +128,7 @@ class SoftmaxCrossEntropy(Loss):
         return loss, float(weight.sum()), dz
 
 
-class _Elementwise(Loss):
+class Elementwise(Loss):
     """A loss that is a sum over the entries of z and y, of the same shape (N, ...); y (N,) serves for z (N, 1).
 
     weight_sum counts entries: the mean over rows of K outputs is the mean over all N K entries, as PyTorch has it.
@@ -160,7 +148,7 @@ class _Elementwise(Loss):
         entries = math.prod(z.shape[1:])
         if w is None:
             return float(loss.sum(dtype=np.float64)), float(z.size), dz
-        w = _weights(w, len(z))
+        w = row_weights(w, len(z))
         rows = loss.reshape(len(z), entries).sum(axis=1, dtype=np.float64)
         return float(w @ rows), float(w.sum()) * entries, dz * w.astype(z.dtype).reshape(-1, *[1] * (z.ndim - 1))
 
@@ -177,7 +165,7 @@ class _Elementwise(Loss):
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy(_Elementwise):
+class BinaryCrossEntropy(Elementwise):
     """Cross-entropy of p = sigmoid(z) against y in [0, 1]: -y log p - (1 - y) log(1 - p). z (N, K) logits, K labels.
 
     Computed from the logits as max(z, 0) - z y + log(1 + e^-|z|), exact where p rounds to 0 or 1. y (N, K), or (N,)
@@ -200,7 +188,7 @@ class BinaryCrossEntropy(_Elementwise):
 
 
 @dataclass(frozen=True)
-class MSE(_Elementwise):
+class MSE(Elementwise):
     """Squared error (z - y)^2; no factor 1/2. z, y (N, ...)."""
 
     def terms(self, z: Array, y: Array) -> tuple[Array, Array]:
@@ -212,7 +200,7 @@ class MSE(_Elementwise):
 
 
 @dataclass(frozen=True)
-class MAE(_Elementwise):
+class MAE(Elementwise):
     """Absolute error |z - y|; its derivative at 0 is 0. z, y (N, ...)."""
 
     def terms(self, z: Array, y: Array) -> tuple[Array, Array]:
@@ -224,7 +212,7 @@ class MAE(_Elementwise):
 
 
 @dataclass(frozen=True)
-class Huber(_Elementwise):
+class Huber(Elementwise):
     """r^2 / 2 for |r| <= delta, delta (|r| - delta / 2) beyond; r = z - y (Huber 1964). z, y (N, ...)."""
 
     delta: float = 1.0
@@ -242,10 +230,41 @@ class Huber(_Elementwise):
         return z
 
 
-def _weights(w: Array | None, rows: int) -> Array:
+def row_weights(w: Array | None, rows: int) -> Array:
     """Sample weights (N,) in float64; ones for None."""
     if w is None:
         return np.ones(rows)
     if w.shape != (rows,):
         raise ValueError(f"Sample weights must have shape ({rows},), one for each row; got {w.shape}.")
     return w.astype(np.float64, copy=False)
+
+
+def check_classes(loss: str, out_shape: Shape, classes: int | None = None, target_shape: Shape | None = None) -> None:
+    """Raise ValueError unless outputs are scores of K classes, as many as there are, and targets are class indices."""
+    expected = "K >= 2" if classes is None else f"K = {classes}, the number of classes"
+    if len(out_shape) != 1 or out_shape[0] < 2 or (classes is not None and out_shape[0] != classes):
+        first = "Flatten first, or pool, and end" if len(out_shape) > 1 else "End"
+        raise ValueError(
+            f"{loss} needs outputs of shape (K,) with {expected}; the net gives {tuple(out_shape)}. "
+            f"{first} it in Dense({classes or 'K'})."
+        )
+    if target_shape:
+        raise ValueError(
+            f"{loss} takes one class index for each row, y (N,); got (N, "
+            f"{', '.join(map(str, target_shape))}). Take the argmax of one-hot targets, or drop axes of length 1."
+        )
+
+
+def kept_labels(loss: str, y: Array, rows: int, classes: int, ignore_index: int | None = None) -> Array:
+    """Mask (N,) of the rows that count. Raises ValueError where a label is neither a class nor `ignore_index`."""
+    if y.shape != (rows,) or not np.issubdtype(y.dtype, np.integer):
+        raise ValueError(f"{loss} needs integer labels y ({rows},); got {y.dtype} of shape {y.shape}.")
+    kept = np.ones(rows, bool) if ignore_index is None else y != ignore_index
+    bad = np.flatnonzero(kept & ((y < 0) | (y >= classes)))
+    if bad.size:
+        ignored = "" if ignore_index is None else f" or ignore_index = {ignore_index}"
+        raise ValueError(
+            f"Labels must be classes 0..{classes - 1}{ignored}; row {bad[0]} has {y[bad[0]]} "
+            f"({bad.size} of {rows} rows are out of range). Map the labels, or widen the net's output."
+        )
+    return kept

@@ -59,7 +59,9 @@ def decode_metric(data: str | Mapping[str, Any]) -> Metric:
 
 
 def default_metrics(loss: Loss) -> tuple[Metric, ...]:
-    """Accuracy where the loss links outputs to probabilities of classes, else MSE and MAE."""
+    """Accuracy where the loss links outputs to probabilities of classes, else MSE and MAE; none if none fits."""
+    if not loss.comparable:
+        return ()
     return (Accuracy(),) if _probabilities(loss) else (MSE(), MAE())
 
 
@@ -80,6 +82,10 @@ class MetricSet:
         object.__setattr__(self, "metrics", tuple(self.metrics))
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"Metrics must differ in name; got {', '.join(self.names)}.")
+        if self.metrics and not self.loss.comparable:
+            raise ValueError(
+                f"No metric goes with {type(self.loss).__name__}, which compares no targets with predictions."
+            )
         for metric in self.metrics:
             fits = _probabilities(self.loss) if metric.target == "classes" else self.loss.target == "values"
             if not fits:
