@@ -102,6 +102,8 @@ class MultiHeadAttention(Layer):
         if self.bias:
             g["bo"][...] += drows.sum(axis=0)
             g["b"][...] += dqkv.sum(axis=0)
+        if not ctx.dx:
+            return dy
         dx: Array = dqkv @ p["W"].T
         return dx.reshape(dy.shape)
 

@@ -46,7 +46,7 @@ class Checkpointed(Container):
 
     def backward(self, p: Params, cache: Cache, dy: Array, g: Params, ctx: Ctx) -> Array:
         x, before = cache
-        inner = ctx.child("block")
+        inner = ctx.child("block", ctx.dx)
         again = replace(inner, rng=copy.deepcopy(before))  # the cache stays fit for another backward pass
         _, kept = run_forward(self.block, p.get("block", {}), x, again)
         return run_backward(self.block, p.get("block", {}), kept, dy, g.get("block", {}), inner)

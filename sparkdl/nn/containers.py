@@ -92,8 +92,13 @@ class Sequential(Container):
         return x, caches
 
     def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
-        for (name, layer), c in zip(reversed(_named(self.layers)), reversed(cache), strict=True):
-            dy = run_backward(layer, p.get(name, {}), c, dy, g.get(name, {}), ctx.child(name))
+        named = _named(self.layers)
+        # Where nobody wants dx, the pass ends at the first layer that has parameters, and that one skips its own.
+        first = 0 if ctx.dx else next((i for i, (name, _) in enumerate(named) if p.get(name)), len(named))
+        for i in reversed(range(first, len(named))):
+            name, layer = named[i]
+            inner = ctx.child(name, ctx.dx or i > first)
+            dy = run_backward(layer, p.get(name, {}), cache[i], dy, g.get(name, {}), inner)
         return dy
 
 
@@ -128,9 +133,11 @@ class Residual(Container):
 
     def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
         dxs = [
-            run_backward(f, p.get(k, {}), c, dy, g.get(k, {}), ctx.child(k))
+            run_backward(f, p.get(k, {}), c, dy, g.get(k, {}), ctx.child(k, ctx.dx))
             for (k, f), c in zip(self._parts(), cache, strict=True)
         ]
+        if not ctx.dx:
+            return dy
         return dxs[0] + (dy if self.shortcut is None else dxs[1])
 
     def _parts(self) -> list[tuple[str, Layer]]:
@@ -173,9 +180,11 @@ class Concat(Container):
         caches, widths = cache
         parts = np.split(dy, np.cumsum(widths[:-1]), axis=-1)
         dxs = [
-            run_backward(f, p.get(k, {}), c, part, g.get(k, {}), ctx.child(k))
+            run_backward(f, p.get(k, {}), c, part, g.get(k, {}), ctx.child(k, ctx.dx))
             for (k, f), c, part in zip(_named(self.branches), caches, parts, strict=True)
         ]
+        if not ctx.dx:
+            return dy
         dx = dxs[0]
         for other in dxs[1:]:
             dx = dx + other  # not in place: an identity branch returns a view of dy

@@ -85,6 +85,8 @@ class Conv2D(Layer):
         g["W"][...] += conv2d_grad_weights(x, dy, win, self.groups)
         if self.bias:
             g["b"][...] += channel_sum(dy)
+        if not ctx.dx:
+            return dy
         dx = conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
         return dx if win is image else pad2d_grad(dx, size, image.pads, self.padding_mode)
 

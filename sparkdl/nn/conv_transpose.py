@@ -87,7 +87,7 @@ class Conv2DTranspose(Layer):
         g["W"][...] += conv2d_transpose_grad_weights(cache, dy, win, self.groups)
         if self.bias:
             g["b"][...] += channel_sum(dy)
-        return conv2d_transpose_grad_data(dy, p["W"], win, self.groups)
+        return conv2d_transpose_grad_data(dy, p["W"], win, self.groups) if ctx.dx else dy
 
     def madds(self, in_shape: Shape) -> int:
         self._check(in_shape)

@@ -59,6 +59,8 @@ class Dense(Layer):
         g["W"][...] += _rows(x).T @ dy
         if self.bias:
             g["b"][...] += dy.sum(axis=0)
+        if not ctx.dx:
+            return dy
         dx: Array = dy @ p["W"].T
         return dx.reshape(x.shape)
 

@@ -126,18 +126,31 @@ class Graph(Container):
     def backward(self, p: Params, cache: tuple[Values, dict[str, Any]], dy: Array, g: Params, ctx: Ctx) -> Array:
         values, caches = cache
         d, layers, grads = self._split_outputs(values, dy), self._layers(), _SharedBuffers(self, values, g)
+        wanted = self._wanted(p, ctx.dx)
         for node in reversed(self.nodes):
-            dnode = d.pop(node.name)
+            if not wanted[node.name]:
+                continue
+            dnode, below = d.pop(node.name), any(wanted[name] for name in node.inputs)
             if owner := _owner(node):
-                params = p.get(owner, {})
-                dnode = run_backward(layers[owner], params, caches[node.name], dnode, grads.of(owner), ctx.child(owner))
-            parts = merge_grad(node.merge, [values[name] for name in node.inputs], dnode)
-            for name, part in zip(node.inputs, parts, strict=True):
-                _add(d, name, part)
+                inner, params = ctx.child(owner, below), p.get(owner, {})
+                dnode = run_backward(layers[owner], params, caches[node.name], dnode, grads.of(owner), inner)
+            if below:
+                parts = merge_grad(node.merge, [values[name] for name in node.inputs], dnode)
+                for name, part in zip(node.inputs, parts, strict=True):
+                    _add(d, name, part)
         grads.settle()
+        if not ctx.dx:
+            return dy
         if not self.inputs:
             return d[WHOLE] if WHOLE in d else np.zeros_like(values[WHOLE])
         return np.concatenate([_flat(d.get(i.name, np.zeros_like(values[i.name]))) for i in self.inputs], axis=1)
+
+    def _wanted(self, p: Params, dx: bool) -> dict[str, bool]:
+        """Of which values the gradient is wanted: of the inputs' if dx is, and wherever parameters lie before."""
+        wanted = dict.fromkeys([i.name for i in self.inputs] or [WHOLE], dx)
+        for node in self.nodes:
+            wanted[node.name] = bool(p.get(_owner(node) or "")) or any(wanted[name] for name in node.inputs)
+        return wanted
 
     def _layers(self) -> dict[str, Layer]:
         return {node.name: node.layer for node in self.nodes if node.layer is not None}

@@ -42,7 +42,8 @@ class Ctx:
 
     `ready(path)` hears in the backward pass that the gradients of the layer at `path` are complete. `sync(sums)` adds
     up an array over all workers that share the minibatch, in place: every one of them calls it, in the same order.
-    `path` says where in the net the pass stands; it is kept up only for a clock or for `ready`.
+    `path` says where in the net the pass stands; it is kept up only for a clock or for `ready`. `dx` tells a backward
+    pass whether the gradient of the layer's input is wanted; where it is not, what `backward` returns has no meaning.
     """
 
     train: bool = False
@@ -51,12 +52,14 @@ class Ctx:
     path: str = ""
     ready: Callable[[str], None] | None = None
     sync: Callable[[Array], None] | None = None
+    dx: bool = True
 
-    def child(self, name: str) -> Ctx:
-        """The context of the sublayer `name`: this one with a longer path."""
-        if self.clock is None and self.ready is None:
-            return self
-        return replace(self, path=f"{self.path}/{name}" if self.path else name)
+    def child(self, name: str, dx: bool = True) -> Ctx:
+        """The context of the sublayer `name`: this one with a longer path, and `dx` as its container needs it."""
+        path = self.path
+        if self.clock is not None or self.ready is not None:
+            path = f"{path}/{name}" if path else name
+        return self if (path, dx) == (self.path, self.dx) else replace(self, path=path, dx=dx)
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Time the enclosed work as `name/path` when a profile is kept; free otherwise."""
@@ -90,7 +93,7 @@ class Layer(ABC):
 
     @abstractmethod
     def backward(self, p: Params, cache: Any, dy: Array, g: Params, ctx: Ctx) -> Array:
-        """dy (N, *out_shape) -> dx (N, *in_shape); adds into g."""
+        """dy (N, *out_shape) -> dx (N, *in_shape); adds into g. Unless `ctx.dx`, it may return anything."""
 
     def madds(self, in_shape: Shape) -> int:
         """Multiply-adds of one sample's forward pass; element-wise work counts as none."""

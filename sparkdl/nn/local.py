@@ -65,7 +65,7 @@ class LocallyConnected2D(Layer):
         g["W"][...] += local2d_grad_weights(x, dy, win)
         if self.bias:
             g["b"][...] += dy.sum(axis=0)
-        return local2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win)
+        return local2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win) if ctx.dx else dy
 
     def madds(self, in_shape: Shape) -> int:
         return math.prod(self.out_shape(in_shape)) * math.prod(self._window(in_shape).kernel) * in_shape[2]

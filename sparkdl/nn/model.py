@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -94,7 +94,7 @@ class Model:
         z, cache = run_forward(self.net, p, x.astype(params.dtype, copy=False), ctx)
         with ctx.span("loss"):
             loss, weight, dz = self.loss(z, y, w)
-        run_backward(self.net, p, cache, dz, g, ctx)
+        run_backward(self.net, p, cache, dz, g, replace(ctx, dx=False))  # nothing stands before the input
         return Sums(loss, weight, len(x)), z
 
     def _check_input(self, x: Array) -> None:

@@ -83,6 +83,8 @@ class BatchNorm(Layer):
         if self.affine:
             g["beta"][...] += sums[0]
             g["gamma"][...] += sums[1] * inv
+        if not ctx.dx:
+            return dy
         scale = p["gamma"] * inv if self.affine else inv
         if not ctx.train:
             return batch_norm(dy, np.zeros_like(mean), scale, np.zeros_like(mean))

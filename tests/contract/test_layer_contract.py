@@ -114,6 +114,19 @@ def test_gradients_are_added(case: LayerCase) -> None:
 
 
 @each_layer
+@each_mode
+def test_parameters_get_the_same_gradient_where_dx_is_not_wanted(case: LayerCase, train: bool) -> None:
+    s = Subject(case)
+    x, dy = s.x(), s.dy()
+    x0, dy0, g = x.copy(), dy.copy(), np.zeros_like(s.vec)
+    _, cache = s.forward(s.vec, x, train)
+    case.layer.backward(s.layout.tree(s.vec), cache, dy, s.layout.tree(g), Ctx(train=train, dx=False))
+    assert np.array_equal(g, s.run(x0, dy0, train).g)
+    assert np.array_equal(x, x0)
+    assert np.array_equal(dy, dy0)
+
+
+@each_layer
 def test_evaluation_takes_rows_one_by_one(case: LayerCase) -> None:
     s = Subject(case)
     x = s.x()

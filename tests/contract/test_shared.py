@@ -93,7 +93,7 @@ def test_short_and_long_vectors_get_the_same_bits(size):
             return vec.tobytes()
 
         with group("shm", size) as ranks:
-            assert set(run(ranks, work)) == {in_rank_order(rows, "sum").tobytes()}
+            assert set(run(ranks, work)) == {in_order(rows, "sum").tobytes()}
 
 
 @pytest.mark.parametrize("size", [2, 3])

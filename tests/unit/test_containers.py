@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from sparkdl.nn import MSE, Concat, Ctx, Dense, Layout, Model, Params, ReLU, Residual, Sequential, Tanh
+from sparkdl.nn import (
+    MSE,
+    Checkpointed,
+    Concat,
+    Conv2D,
+    Ctx,
+    Dense,
+    Graph,
+    Layout,
+    Model,
+    Node,
+    Params,
+    ParamSpec,
+    ReLU,
+    Residual,
+    Sequential,
+    Tanh,
+    Zeros,
+    conv,
+)
 from sparkdl.nn.containers import run_backward, run_forward
 from sparkdl.nn.layer import Layer
 
@@ -182,3 +201,78 @@ def test_deep_nesting_equals_its_unrolled_form() -> None:
     x = rng.standard_normal((2, 3))
     y, _ = net.forward(layout.tree(vec), x, Ctx())
     np.testing.assert_allclose(y, x @ W + b + 20 * x, rtol=1e-12)
+
+
+class Seen(Layer):
+    """y = x, and notes whether its input's gradient was wanted."""
+
+    def __init__(self, notes: list[bool], with_parameter: bool = False) -> None:
+        self.notes, self.with_parameter = notes, with_parameter
+
+    def out_shape(self, in_shape: tuple[int, ...]) -> tuple[int, ...]:
+        return in_shape
+
+    def specs(self, in_shape: tuple[int, ...]) -> dict[str, ParamSpec]:
+        return {"b": ParamSpec((1,), Zeros())} if self.with_parameter else {}
+
+    def forward(self, p: Params, x: np.ndarray, ctx: Ctx) -> tuple[np.ndarray, None]:
+        return x, None
+
+    def backward(self, p: Params, cache: None, dy: np.ndarray, g: Params, ctx: Ctx) -> np.ndarray:
+        self.notes.append(ctx.dx)
+        return dy
+
+
+def wanted(make: Callable[[list[bool]], Layer]) -> list[bool]:
+    """What the layers saw in a training step of a model, in the order of the backward pass."""
+    notes: list[bool] = []
+    model = Model(make(notes), MSE(), (3,))
+    vec = np.zeros(model.layout.size)
+    model.accumulate(vec, vec.copy(), np.ones((2, 3)), np.zeros((2, *model.out_shape)), None, Ctx(train=True))
+    return notes
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda notes: Seen(notes), [False]),
+        (lambda notes: Sequential([Seen(notes, True), Seen(notes), Seen(notes, True)]), [True, True, False]),
+        (lambda notes: Sequential([Seen(notes), Seen(notes, True), Seen(notes)]), [True, False]),
+        (lambda notes: Sequential([Sequential([Seen(notes)]), Seen(notes)]), []),
+        (lambda notes: Sequential([Sequential([Seen(notes, True), Seen(notes)]), Seen(notes)]), [True, True, False]),
+        (lambda notes: Sequential([Dense(3), Sequential([Seen(notes), Seen(notes)])]), [True, True]),
+        (lambda notes: Residual(Seen(notes), Seen(notes, True)), [False, False]),
+        (lambda notes: Sequential([Dense(3), Residual(Seen(notes))]), [True]),
+        (lambda notes: Concat([Seen(notes), Sequential([Seen(notes, True)])]), [False, False]),
+        (lambda notes: Checkpointed(Seen(notes)), [False]),
+        (lambda notes: Sequential([Dense(3), Checkpointed(Seen(notes))]), [True]),
+        (lambda notes: Graph([Node("a", "input", Seen(notes)), Node("b", "a", Seen(notes, True))], "b"), [False]),
+        (
+            lambda notes: Graph(
+                [
+                    Node("a", "input", Seen(notes, True)),
+                    Node("b", "input", Seen(notes)),
+                    Node("c", ("a", "b"), Seen(notes), merge="add"),
+                    Node("d", "input", shares="a"),
+                ],
+                ("c", "d"),
+            ),
+            [False, True, False],
+        ),
+    ],
+)
+def test_the_input_gradient_is_made_only_where_it_is_wanted(
+    make: Callable[[list[bool]], Layer], expected: list[bool]
+) -> None:
+    assert wanted(make) == expected
+
+
+def test_the_first_convolution_makes_no_input_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    grad = conv.conv2d_grad_data
+    monkeypatch.setattr(conv, "conv2d_grad_data", lambda dy, *rest: made.append(dy.shape) or grad(dy, *rest))
+    net = Sequential([Conv2D(2, 3), ReLU(), Conv2D(4, 3)])
+    model = Model(net, MSE(), (5, 5, 1))
+    vec = model.init(np.random.default_rng(0))
+    model.accumulate(vec, vec.copy(), np.ones((3, 5, 5, 1)), np.ones((3, 5, 5, 4)), None, Ctx(train=True))
+    assert made == [(3, 5, 5, 4)]
