@@ -265,6 +265,7 @@ LAYERS = [
     LayerCase("avg_pool2d-padding-ceil", nn.AvgPool2D(3, 2, padding=((1, 0), (0, 1)), ceil_mode=True), _IMAGE),
     LayerCase("global_avg_pool", nn.GlobalAvgPool(), _IMAGE),
     LayerCase("global_avg_pool-sequence", nn.GlobalAvgPool(), _SEQUENCE),
+    LayerCase("global_avg_pool-masked", nn.GlobalAvgPool(9.0), _SEQUENCE, _with_gaps, mark=9.0),
     LayerCase("embedding", nn.Embedding(5, 3), (4,), _indices, discrete=True),
     LayerCase("embedding-padding", nn.Embedding(5, 3, padding_idx=2), (2, 3), _indices, discrete=True),
     LayerCase("embedding-one", nn.Embedding(5, 3, init=nn.Ones()), (1,), _indices, discrete=True),

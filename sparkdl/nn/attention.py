@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparkdl.nn.drawing import SideBySide
 from sparkdl.nn.initializers import GlorotUniform, RandomNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
-from sparkdl.nn.window import check_sequence, positive
+from sparkdl.nn.window import check_sequence, counted, marked, positive
 from sparkdl.ops.attention import attention, attention_grad
 
-__all__ = ["MultiHeadAttention", "PositionalEncoding", "counted", "marked", "sinusoids"]
+__all__ = ["MultiHeadAttention", "PositionalEncoding", "sinusoids"]
 
 
 class _Cache(NamedTuple):
@@ -145,17 +145,6 @@ class PositionalEncoding(Layer):
         if self.learned:
             g["P"][...] += dx.sum(axis=0)
         return dx
-
-
-def counted(x: Array, mask_value: float | None) -> Array | None:
-    """Which steps of x (N, T, D) count, (N, T): not all entries equal mask_value. None, for all, if that is None."""
-    keep: Array | None = None if mask_value is None else (x != mask_value).any(axis=2)
-    return keep
-
-
-def marked(y: Array, keep: Array | None, mask_value: Any) -> Array:
-    """y (N, T, D) with mask_value in the steps that do not count; y itself where all do."""
-    return y if keep is None else np.where(keep[:, :, None], y, y.dtype.type(mask_value))
 
 
 @functools.lru_cache(maxsize=8)

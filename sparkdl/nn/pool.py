@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
-from sparkdl.nn.window import PairLike, check_image, image_window, out_size
+from sparkdl.nn.window import PairLike, check_image, counted, image_window, out_size
 from sparkdl.ops.pool import avg_pool, avg_pool_grad, coverage, max_pool, max_pool_grad
 from sparkdl.ops.window import Padding, Pads, Pair, Window, pair
 
@@ -82,20 +82,35 @@ class AvgPool2D(Layer):
 
 @dataclass(frozen=True)
 class GlobalAvgPool(Layer):
-    """x (N, H, W, C) or (N, T, C) -> y (N, C): the mean over each image or sequence."""
+    """x (N, H, W, C) or (N, T, C) -> y (N, C): the mean over each image or sequence.
+
+    Steps of a sequence whose entries all equal `mask_value` do not count; the mean of none is 0.
+    """
+
+    mask_value: float | None = None
 
     def out_shape(self, in_shape: Shape) -> Shape:
         if len(in_shape) != 2:
             check_image("GlobalAvgPool", in_shape)
+        if len(in_shape) != 2 and self.mask_value is not None:
+            raise ValueError(f"GlobalAvgPool(mask_value={self.mask_value}) takes sequences (T, C); got {in_shape}.")
         return in_shape[-1:]
 
-    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Shape]:
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, tuple[Shape, Array | None]]:
         self.out_shape(x.shape[1:])
-        return x.mean(axis=tuple(range(1, x.ndim - 1))), x.shape
+        keep = counted(x, self.mask_value)
+        if keep is None:
+            return x.mean(axis=tuple(range(1, x.ndim - 1))), (x.shape, None)
+        share = keep / np.maximum(keep.sum(axis=1, keepdims=True), 1).astype(x.dtype)
+        return np.einsum("nt,ntc->nc", share, x), (x.shape, share)
 
-    def backward(self, p: Params, cache: Shape, dy: Array, g: Params, ctx: Ctx) -> Array:
-        share = dy / math.prod(cache[1:-1])
-        return np.broadcast_to(share.reshape(len(dy), *[1] * (len(cache) - 2), cache[-1]), cache)
+    def backward(self, p: Params, cache: tuple[Shape, Array | None], dy: Array, g: Params, ctx: Ctx) -> Array:
+        shape, share = cache
+        if share is not None:
+            dx: Array = share[:, :, None] * dy[:, None]
+            return dx
+        each = dy / math.prod(shape[1:-1])
+        return np.broadcast_to(each.reshape(len(dy), *[1] * (len(shape) - 2), shape[-1]), shape)
 
 
 def _window(layer: MaxPool2D | AvgPool2D, in_shape: Shape) -> tuple[Window, Pads]:

@@ -14,7 +14,7 @@ import numpy as np
 from sparkdl.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State
 from sparkdl.nn.initializers import GlorotUniform, Orthogonal
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
-from sparkdl.nn.window import check_sequence, positive
+from sparkdl.nn.window import check_sequence, counted, positive
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
@@ -89,7 +89,8 @@ class _Recurrent(Layer):
             raise ValueError(f"{type(self).__name__} expects x of shape (N, T, {len(W)}); got {x.shape}.")
         self.out_shape(x.shape[1:])
         seq = np.ascontiguousarray(x.transpose(1, 0, 2), W.dtype)
-        keep = None if self.mask_value is None else (seq != self.mask_value).any(axis=2, keepdims=True)
+        counts = counted(seq, self.mask_value)
+        keep = None if counts is None else counts[:, :, None]
         caches, last = [], []
         for group in self._groups():
             runs = [self._run(p, names, seq, keep) for names in group]

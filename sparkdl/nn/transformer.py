@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sparkdl.nn.attention import MultiHeadAttention, counted, marked
+from sparkdl.nn.attention import MultiHeadAttention
 from sparkdl.nn.containers import Child, Container, Sequential, run_backward, run_forward
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
 from sparkdl.nn.layer_norm import LayerNorm
 from sparkdl.nn.rectifier import GELU
-from sparkdl.nn.window import check_sequence, positive
+from sparkdl.nn.window import check_sequence, counted, marked, positive
 
 __all__ = ["TransformerBlock"]
 

@@ -1,12 +1,13 @@
-"""What layers with a sliding window over images share: how options become a `Window`, and what they refuse."""
+"""What layers over images and sequences share: how options become a `Window`, what is refused, which steps count."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
-from sparkdl.nn.layer import Shape
+from sparkdl.nn.layer import Array, Shape
 from sparkdl.ops.pad import source
 from sparkdl.ops.window import Padding, Pads, Pair, Window, pair, resolve_padding
 
@@ -18,7 +19,9 @@ __all__ = [
     "check_image",
     "check_margin",
     "check_sequence",
+    "counted",
     "image_window",
+    "marked",
     "one_of",
     "out_size",
     "positive",
@@ -100,3 +103,14 @@ def out_size(layer: str, in_shape: Shape, win: Window) -> Pair:
             f"padding {win.pads}. Use a smaller kernel or dilation, or more padding?"
         )
     return size
+
+
+def counted(x: Array, mask_value: float | None) -> Array | None:
+    """Which steps of x (N, T, D) count, (N, T): not all entries equal mask_value. None, for all, if that is None."""
+    keep: Array | None = None if mask_value is None else (x != mask_value).any(axis=2)
+    return keep
+
+
+def marked(y: Array, keep: Array | None, mask_value: Any) -> Array:
+    """y (N, T, D) with mask_value in the steps that do not count; y itself where all do."""
+    return y if keep is None else np.where(keep[:, :, None], y, y.dtype.type(mask_value))

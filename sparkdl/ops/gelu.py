@@ -24,14 +24,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 FARTHEST = 12.0  # z up to which P is fitted; beyond, where erfc z < 1e-64, the order of magnitude is right
 LEAST_T = 2 / (2 + FARTHEST)
-BLOCK_ELEMENTS = 1 << 14  # temporaries of the polynomial stay in the cache
+BLOCK_ELEMENTS = 1 << 16  # temporaries of the polynomial stay in the cache
 SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 def normal_cdf(x: Array) -> Array:
     """P(Z <= x) of a standard normal Z, also where it is tiny."""
-    z = np.abs(x) * math.sqrt(0.5)
-    t = 2 / (2 + z)
+    z = np.abs(x)
+    z *= math.sqrt(0.5)
+    t = z + 2
+    np.divide(2, t, out=t)
     u = np.maximum(t, LEAST_T)
     u *= 2 / (1 - LEAST_T)
     u -= (1 + LEAST_T) / (1 - LEAST_T)
@@ -40,7 +42,8 @@ def normal_cdf(x: Array) -> Array:
     for c in coefficients[1:]:
         e *= u
         e += c
-    e -= z * z
+    z *= z
+    e -= z
     tail = np.exp(e, out=e)
     tail *= t
     tail *= 0.5

@@ -212,6 +212,15 @@ def test_global_average() -> None:
     np.testing.assert_allclose(dx, np.tile((dy / 5)[:, None], (1, 5, 1)), rtol=1e-12)
 
 
+def test_global_average_of_the_steps_that_count() -> None:
+    x = np.array([[[1.0, 2], [0, 0], [3, 0]], [[0, 0], [0, 0], [0, 0]]])
+    y, dx = run(GlobalAvgPool(0.0), x, np.array([[4.0, 8], [1, 1]]))
+    assert y.tolist() == [[2, 1], [0, 0]]
+    assert dx.tolist() == [[[2, 4], [0, 0], [2, 4]], [[0, 0], [0, 0], [0, 0]]]
+    with pytest.raises(ValueError, match=r"GlobalAvgPool\(mask_value=0.0\) takes sequences"):
+        GlobalAvgPool(0.0).out_shape((4, 4, 1))
+
+
 @pytest.mark.parametrize(
     "layer", [MaxPool2D(3, 2, "same"), MaxPool2D(2), AvgPool2D(3, 2, 1), GlobalAvgPool()], ids=repr
 )
