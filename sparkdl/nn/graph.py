@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,12 @@ __all__ = ["Graph", "Input", "Node"]
 
 WHOLE = "input"  # the name of the one input that is not declared
 Values = dict[str, Array]
+
+
+class _Cache(NamedTuple):
+    shapes: dict[str, Shape]  # of every value, the batch axis included
+    merges: dict[str, Any]  # by node
+    layers: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Graph(Container):
         object.__setattr__(self, "nodes", tuple(self.nodes))
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "outputs", (self.outputs,) if isinstance(self.outputs, str) else tuple(self.outputs))
-        known = [i.name for i in self.inputs] or [WHOLE]
+        known = self._input_names()
         names = known + [node.name for node in self.nodes]
         twice = [name for name, n in Counter(names).items() if n > 1]
         if twice or not self.nodes or not self.outputs:
@@ -111,21 +117,25 @@ class Graph(Container):
         outs = [shapes[name] for name in self.outputs]
         return outs[0] if len(outs) == 1 else (sum(map(math.prod, outs)),)
 
-    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, tuple[Values, dict[str, Any]]]:
-        values, caches, layers = self._split(x), dict[str, Any](), self._layers()
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, _Cache]:
+        values, cache, layers = self._split(x), _Cache({}, {}, {}), self._layers()
+        cache.shapes.update((name, v.shape) for name, v in values.items())
+        left = Counter(name for node in self.nodes for name in node.inputs) + Counter(self.outputs)
         for node in self.nodes:
-            y = merge(node.merge, [values[name] for name in node.inputs])
+            y, cache.merges[node.name] = merge(node.merge, [values[name] for name in node.inputs])
             if owner := _owner(node):
-                y, caches[node.name] = run_forward(layers[owner], p.get(owner, {}), y, ctx.child(owner))
-            values[node.name] = y
+                y, cache.layers[node.name] = run_forward(layers[owner], p.get(owner, {}), y, ctx.child(owner))
+            values[node.name], cache.shapes[node.name] = y, y.shape
+            left.subtract(node.inputs)
+            for name in node.inputs:
+                if not left[name]:
+                    values.pop(name, None)  # nobody reads it any more
         outs = [values[name] for name in self.outputs]
-        if len(outs) > 1:
-            outs = [np.concatenate([_flat(y) for y in outs], axis=1)]
-        return outs[0], (values, caches)
+        return outs[0] if len(outs) == 1 else np.concatenate([_flat(y) for y in outs], axis=1), cache
 
-    def backward(self, p: Params, cache: tuple[Values, dict[str, Any]], dy: Array, g: Params, ctx: Ctx) -> Array:
-        values, caches = cache
-        d, layers, grads = self._split_outputs(values, dy), self._layers(), _SharedBuffers(self, values, g)
+    def backward(self, p: Params, cache: _Cache, dy: Array, g: Params, ctx: Ctx) -> Array:
+        d, layers = self._split_outputs(cache.shapes, dy), self._layers()
+        grads = _SharedBuffers(self, cache.shapes, g)
         wanted = self._wanted(p, ctx.dx)
         for node in reversed(self.nodes):
             if not wanted[node.name]:
@@ -133,24 +143,26 @@ class Graph(Container):
             dnode, below = d.pop(node.name), any(wanted[name] for name in node.inputs)
             if owner := _owner(node):
                 inner, params = ctx.child(owner, below), p.get(owner, {})
-                dnode = run_backward(layers[owner], params, caches[node.name], dnode, grads.of(owner), inner)
+                dnode = run_backward(layers[owner], params, cache.layers[node.name], dnode, grads.of(owner), inner)
             if below:
-                parts = merge_grad(node.merge, [values[name] for name in node.inputs], dnode)
+                parts = merge_grad(node.merge, cache.merges[node.name], dnode)
                 for name, part in zip(node.inputs, parts, strict=True):
                     _add(d, name, part)
         grads.settle()
         if not ctx.dx:
             return dy
-        if not self.inputs:
-            return d[WHOLE] if WHOLE in d else np.zeros_like(values[WHOLE])
-        return np.concatenate([_flat(d.get(i.name, np.zeros_like(values[i.name]))) for i in self.inputs], axis=1)
+        dxs = [d[name] if name in d else np.zeros(cache.shapes[name], dy.dtype) for name in self._input_names()]
+        return np.concatenate([_flat(dx) for dx in dxs], axis=1) if self.inputs else dxs[0]
 
     def _wanted(self, p: Params, dx: bool) -> dict[str, bool]:
         """Of which values the gradient is wanted: of the inputs' if dx is, and wherever parameters lie before."""
-        wanted = dict.fromkeys([i.name for i in self.inputs] or [WHOLE], dx)
+        wanted = dict.fromkeys(self._input_names(), dx)
         for node in self.nodes:
             wanted[node.name] = bool(p.get(_owner(node) or "")) or any(wanted[name] for name in node.inputs)
         return wanted
+
+    def _input_names(self) -> list[str]:
+        return [i.name for i in self.inputs] or [WHOLE]
 
     def _layers(self) -> dict[str, Layer]:
         return {node.name: node.layer for node in self.nodes if node.layer is not None}
@@ -184,26 +196,27 @@ class Graph(Container):
         parts = np.split(x, ends[:-1], axis=1)
         return {i.name: part.reshape(len(x), *i.shape) for i, part in zip(self.inputs, parts, strict=True)}
 
-    def _split_outputs(self, values: Values, dy: Array) -> Values:
+    def _split_outputs(self, shapes: Mapping[str, Shape], dy: Array) -> Values:
         """dy by the names of the outputs."""
-        outs, d = [values[name] for name in self.outputs], dict[str, Array]()
-        parts = [dy] if len(outs) == 1 else np.split(dy, np.cumsum([_flat(y).shape[1] for y in outs[:-1]]), axis=1)
-        for name, y, part in zip(self.outputs, outs, parts, strict=True):
-            _add(d, name, part.reshape(y.shape))
+        d: Values = {}
+        widths = [math.prod(shapes[name][1:]) for name in self.outputs]
+        parts = [dy] if len(widths) == 1 else np.split(dy, np.cumsum(widths[:-1]), axis=1)
+        for name, part in zip(self.outputs, parts, strict=True):
+            _add(d, name, part.reshape(shapes[name]))
         return d
 
 
 class _SharedBuffers:
     """Gradients by node; buffers of shared layers are gathered aside, since each use adds rows * its new value."""
 
-    def __init__(self, graph: Graph, values: Values, g: Params) -> None:
+    def __init__(self, graph: Graph, shapes: Mapping[str, Shape], g: Params) -> None:
         uses = Counter(owner for node in graph.nodes if (owner := _owner(node)))
         layers, first = graph._layers(), {node.name: node for node in graph.nodes}
         self.g, self.aside = g, dict[str, Params]()
         self.moved: list[tuple[Array, Array, int]] = []
         for owner in (name for name, n in uses.items() if n > 1):
             node = first[owner]
-            shape = merged_shape(node.merge, [values[name].shape[1:] for name in node.inputs])
+            shape = merged_shape(node.merge, [shapes[name][1:] for name in node.inputs])
             buffers = {name for name, spec in layers[owner].specs(shape).items() if not spec.trainable}
             if buffers:
                 self.aside[owner] = self._without(g[owner], buffers, uses[owner], "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -30,24 +30,24 @@ def merged_shape(how: str, shapes: Sequence[Shape]) -> Shape:
     return shapes[0]
 
 
-def merge(how: str, xs: Sequence[Array]) -> Array:
-    """Join along the last axis, or add, subtract all others from the first, multiply."""
+def merge(how: str, xs: Sequence[Array]) -> tuple[Array, Any]:
+    """y, joined along the last axis, summed, the first less all others, or multiplied; and what `merge_grad` needs."""
     if len(xs) == 1:
-        return xs[0]
+        return xs[0], 1
     if how == "concat":
-        return np.concatenate(xs, axis=-1)
+        return np.concatenate(xs, axis=-1), [x.shape[-1] for x in xs]
     y = xs[0].copy()
     for x in xs[1:]:
         {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[how](y, x, out=y)
-    return y
+    return y, list(xs) if how == "multiply" else len(xs)
 
 
-def merge_grad(how: str, xs: Sequence[Array], dy: Array) -> list[Array]:
-    """The gradient of each of xs."""
-    if len(xs) == 1:
+def merge_grad(how: str, cache: Any, dy: Array) -> list[Array]:
+    """The gradient of each of what was merged."""
+    if isinstance(cache, int) and cache == 1:
         return [dy]
     if how == "concat":
-        return np.split(dy, np.cumsum([x.shape[-1] for x in xs[:-1]]), axis=-1)
+        return np.split(dy, np.cumsum(cache[:-1]), axis=-1)
     if how == "multiply":
-        return [dy * math.prod(x for j, x in enumerate(xs) if j != i) for i in range(len(xs))]
-    return [dy if how == "add" or i == 0 else -dy for i in range(len(xs))]
+        return [dy * math.prod(x for j, x in enumerate(cache) if j != i) for i in range(len(cache))]
+    return [dy if how == "add" or i == 0 else -dy for i in range(cache)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,20 @@ def test_a_model_of_twins_learns_what_is_close() -> None:
         vec -= np.float32(0.02 / sums.weight) * grad
         losses.append(sums.loss / sums.weight)
     assert losses[-1] < 0.3 * losses[0]
+
+
+def test_values_live_no_longer_than_they_are_read() -> None:
+    nodes = [Node("v0", "input", Tanh())]
+    nodes += [Node(f"v{i}", (f"v{i - 1}", "v0"), merge="add") for i in range(1, 20)]
+    x = np.ones((64, 1024))
+    tracemalloc.start()
+    y, cache = Graph(nodes, "v19").forward({}, x, Ctx(train=True))
+    held, peak = (n / x.nbytes for n in tracemalloc.get_traced_memory())
+    tracemalloc.stop()
+    assert cache
+    assert np.allclose(y, 20 * np.tanh(x))
+    assert held < 2.5  # y, and the tanh that its gradient needs
+    assert peak < 4.5
 
 
 def test_data_and_back() -> None:
