@@ -138,37 +138,37 @@ class _Recurrent(Layer):
         if names[0].endswith("_reverse"):
             x, keep = x[::-1].copy(), None if keep is None else keep[::-1]
         states = [self._cell.rest(x.shape[1], x.dtype) for _ in names]
-        y, pieces = np.empty((*x.shape[:2], self.units), x.dtype), []
+        ys, pieces = [], []
         for start, stop in self._bounds(len(x)):
-            entering = list(states)
-            counted = None if keep is None else keep[start:stop]
-            y[start:stop], states, caches = self._forward(p, names, x[start:stop], states, counted)
+            entering, valid = states, None if keep is None else keep[start:stop]
+            y, states, caches = self._forward(p, names, x[start:stop], states, valid)
+            ys.append(y)
             pieces.append(_Piece(start, stop, entering, None if self.recompute else caches))
-        return y, states[-1][0], _Pass(x, keep, pieces)
+        return ys[0] if len(ys) == 1 else np.concatenate(ys), states[-1][0], _Pass(x, keep, pieces)
 
     def _run_back(
         self, p: Params, names: Sequence[str], run: _Pass, dy: Array | None, dlast: Array | None, g: Params
     ) -> Array:
         """dx (T, N, D) in x's order, of dy (T, N, H) in the stack's direction and of its last h; None for zeros."""
         x, keep, pieces = run
-        dx, cell = np.empty_like(x), self._cell
+        dxs, cell = [], self._cell
         dstates = [cell.rest(x.shape[1], x.dtype) for _ in names]
         if dlast is not None:
             dstates[-1] = (dlast, *dstates[-1][1:])
         if dy is None:
             dy = np.broadcast_to(np.zeros((), x.dtype), (*x.shape[:2], self.units))
         for start, stop, states, caches in reversed(pieces):
-            counted = None if keep is None else keep[start:stop]
+            valid = None if keep is None else keep[start:stop]
             if caches is None:
-                caches = self._forward(p, names, x[start:stop], states, counted)[2]
+                caches = self._forward(p, names, x[start:stop], states, valid)[2]
             d = dy[start:stop]
             for i in reversed(range(len(names))):
-                shown = d if counted is None else d * counted
-                name = names[i]
-                d, dstates[i] = cell.backward(p[name], caches[i], shown, dstates[i], counted, g[name])
-            dx[start:stop] = d
+                shown, name = d if valid is None else d * valid, names[i]
+                d, dstates[i] = cell.backward(p[name], caches[i], shown, dstates[i], valid, g[name])
+            dxs.append(d)
             if self.truncate and start % self.truncate == 0:
                 dstates = [cell.rest(x.shape[1], x.dtype) for _ in names]
+        dx = dxs[0] if len(dxs) == 1 else np.concatenate(dxs[::-1])
         return dx[::-1] if names[0].endswith("_reverse") else dx
 
     def _forward(
