@@ -46,7 +46,7 @@ class SlicedUpdate:
         self._bounds = slice_bounds(task.optimizer, layout, comm.size)
         self._own = slice(self._bounds[comm.rank], self._bounds[comm.rank + 1])
         self._segments = tuple(_within(layout, self._own))
-        self._sliced = {name for name, slot in run.opt_state.items() if slot.shape == (self._n,)}
+        self._sliced = set(run.opt_state) - {"t"}  # the count of updates is no vector
         for name in self._sliced:
             run.opt_state[name] = run.opt_state[name][self._own].copy()
 
