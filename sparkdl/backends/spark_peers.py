@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
@@ -28,7 +28,7 @@ class SparkPeers:
     def __init__(self, context: SparkContext, rdd: RDD[Handle], fn: Callable[[Seat], None], driver_host: str) -> None:
         self._context, self._group = context, f"sparkdl-{uuid.uuid4().hex}"
         self._job = rdd.barrier().mapPartitions(partial(_sit, fn, driver_host))
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self._thread = InheritableThread(target=self._run, name="sparkdl-peers")
         self._thread.daemon = True
         self._thread.start()
@@ -38,10 +38,8 @@ class SparkPeers:
 
     def wait(self) -> None:
         self._thread.join()
-        if isinstance(self._error, Exception):
-            raise own_error(self._error) from self._error
         if self._error is not None:
-            raise self._error
+            raise own_error(self._error) from self._error
 
     def cancel(self) -> None:
         self._context.cancelJobGroup(self._group)
@@ -50,14 +48,14 @@ class SparkPeers:
         try:
             self._context.setJobGroup(self._group, "sparkdl: training", interruptOnCancel=True)
             self._job.collect()
-        except BaseException as e:
+        except Exception as e:
             self._error = e
 
 
 @dataclass(frozen=True)
 class _SparkSeat:
     context: BarrierTaskContext
-    handle: Handle
+    handles: Iterable[Handle]
     driver_host: str
 
     @property
@@ -67,6 +65,12 @@ class _SparkSeat:
     @property
     def size(self) -> int:
         return len(self.context.getTaskInfos())
+
+    @cached_property
+    def handle(self) -> Handle:
+        (handle,) = self.handles  # read to its end: a task that leaves input unread costs its worker
+        assert handle.part == self.rank, (handle.part, self.rank)
+        return handle
 
     def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
         """Spark's own allGather would do as well, but takes a second each time."""
@@ -84,8 +88,5 @@ class _SparkSeat:
 
 
 def _sit(fn: Callable[[Seat], None], driver_host: str, handles: Iterable[Handle]) -> Iterator[Any]:
-    (handle,) = handles  # read to its end: a task that leaves input unread costs its worker
-    seat = _SparkSeat(BarrierTaskContext.get(), handle, driver_host)
-    assert handle.part == seat.rank, (handle.part, seat.rank)
-    fn(seat)
+    fn(_SparkSeat(BarrierTaskContext.get(), handles, driver_host))
     return iter(())

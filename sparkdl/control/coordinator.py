@@ -80,8 +80,8 @@ class Coordinator:
             return False
         return True
 
-    def abort(self, culprit: int, reason: str) -> None:
-        """Tell all ranks that wait for an answer that one of them has failed."""
+    def abort(self, culprit: int | None, reason: str) -> None:
+        """Tell all ranks that one of them, or the driver (None), has failed: they need not wait for an answer."""
         for rank in list(self._wires):
             if rank != culprit:
                 self.send(rank, ABORT, {"culprit": culprit, "reason": reason})

@@ -74,16 +74,14 @@ class Link:
         while self._wire.pending():
             message = self._next()
             if message.kind != ALIVE:
-                return message
+                return self._checked(message)
         return None
 
     def receive(self) -> Message:
         """The driver's next word. While it is busy it shows that it is alive; there is no other limit."""
         while (message := self._next()).kind == ALIVE:
             pass
-        if message.kind == ABORT:
-            raise PeerAborted(message.data["reason"], rank=self._rank, culprit=message.data["culprit"])
-        return message
+        return self._checked(message)
 
     def allgather(self, text: str) -> list[str]:
         """The texts of all ranks, by way of the driver. Errors: PeerAborted where a rank has failed meanwhile."""
@@ -110,6 +108,11 @@ class Link:
                 self.send(ALIVE)
             except TrainingError:
                 return  # whoever speaks or listens next finds out
+
+    def _checked(self, message: Message) -> Message:
+        if message.kind == ABORT:
+            raise PeerAborted(message.data["reason"], rank=self._rank, culprit=message.data["culprit"])
+        return message
 
     def _next(self) -> Message:
         try:

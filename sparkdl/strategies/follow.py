@@ -26,13 +26,12 @@ log = logging.getLogger(__name__)
 TICK_S = 0.05
 SETTLE_S = 2.0  # for a job to end by itself after all of its ranks have
 GRACE_S = 10.0  # for all ranks to leave by themselves after one has failed, on top of the time-out
-TRANSIENT = {"OSError", "MemoryError", "ConnectionError", "BrokenPipeError", "TimeoutError", "ShardMissing"}
-MISSING = "ShardMissing"
 # What Spark says of tasks that died with their process; anything else in a job that no rank reported is final.
 LOST = (
     "ExecutorLostFailure",
     "Python worker exited unexpectedly",
-    "failed barrier ResultStage",
+    "Executor heartbeat",
+    "FetchFailed",
     "ended with exit code",
 )
 
@@ -57,27 +56,19 @@ class Follower:
     _failed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _gone: dict[int, str] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
+    _present: set[int] = field(default_factory=set)
     _told: bool = False
     _trouble_since: float | None = None
     _ended_since: float | None = None
 
     def follow(self, patience_s: float) -> Failure | None:
         """Return when nothing runs any more: None if all went well. Callbacks raise through."""
-        mark = self.loop.run.counters()
-        self._mark = mark
+        self._mark = self.loop.run.counters()
         try:
-            while True:
-                report = self.coordinator.next(TICK_S)
-                if report is not None:
-                    self._hear(report.rank, report.message)
-                elif self.peers.done():
-                    break
-                elif self._complete():
-                    return None
-                self._ask_to_stop()
-                self._end_what_lingers(patience_s)
+            if self._listen(patience_s):
+                return None
         except BaseException:
-            self.peers.cancel()
+            self._call_off()
             raise
         try:
             self.peers.wait()
@@ -86,10 +77,37 @@ class Follower:
             return self._failure(e)
         return None
 
+    def _listen(self, patience_s: float) -> bool:
+        """Until nothing runs, and everyone who was there has been heard to the last word; True: all have ended well."""
+        deadline = math.inf
+        while True:
+            report = self.coordinator.next(TICK_S)
+            if report is not None:
+                self._hear(report.rank, report.message)
+            elif self.peers.done():
+                deadline = min(deadline, time.monotonic() + patience_s + GRACE_S)
+                if not self._present or time.monotonic() >= deadline:
+                    return False
+            elif self._complete():
+                return True
+            self._ask_to_stop()
+            self._end_what_lingers(patience_s)
+
+    def _call_off(self) -> None:
+        """The driver itself cannot go on: end the workers, and wait a while until they have left."""
+        self.coordinator.abort(None, "the driver has called the fit off")
+        deadline = time.monotonic() + GRACE_S
+        while (self._present or not self.peers.done()) and time.monotonic() < deadline:
+            self.peers.cancel()  # again and again: the launch itself may have been under way
+            report = self.coordinator.next(TICK_S)
+            if report is not None and report.message.kind == GONE:
+                self._present.discard(report.rank)
+
     def _hear(self, rank: int, message: Message) -> None:
         kind, data = message.kind, message.data
         if kind == "hello":
             self._hosts[rank] = f"{data['host']}, process {data['pid']}"
+            self._present.add(rank)
         elif kind == "steps":
             for step in data["steps"]:
                 self.loop.run.count_from(step["run"])
@@ -110,9 +128,11 @@ class Follower:
         elif kind == "failed":
             self._failed[rank] = data
             self._spread_word(rank, f"{data['kind']}: {data['text']}")
-        elif kind == GONE and rank not in self._ended and rank not in self._failed:
-            self._gone[rank] = data["reason"]
-            self._spread_word(rank, data["reason"])
+        elif kind == GONE:
+            self._present.discard(rank)
+            if rank not in self._ended and rank not in self._failed:
+                self._gone[rank] = data["reason"]
+                self._spread_word(rank, data["reason"])
 
     def _spread_word(self, rank: int, reason: str) -> None:
         """The first failure: who waits for the driver and not for a peer must hear of it too."""
@@ -186,7 +206,7 @@ class Follower:
         else:
             error = TrainingError(f"{self._name(rank)} failed: {kind}: {text}")
         error.add_note(f"On {self._name(rank)}:\n{data['traceback']}")
-        return Failure(error, kind in TRANSIENT, kind == MISSING)
+        return Failure(error, data["transient"], data["missing"])
 
     def _lost(self, rank: int) -> TrainingError:
         told = next((f"{d['text']}" for d in self._failed.values() if d["culprit"] == rank), None)

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparkdl.backends.base import Group, Remote, Seat
-from sparkdl.comm import CommError, Transport, allgather, barrier, broadcast
+from sparkdl.comm import CommError, Transport, TransportOptions, allgather, barrier, broadcast
 from sparkdl.comm.transport.auth import Identity
 from sparkdl.control import Link
+from sparkdl.data import Handle, ShardMissing
 from sparkdl.nn import Array
 from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task
 from sparkdl.train.callbacks import Logs
@@ -30,7 +31,7 @@ from sparkdl.train.callbacks import Logs
 if TYPE_CHECKING:
     from sparkdl.strategies.peers import PeerStrategy
 
-__all__ = ["SPENT", "Peer", "PeerJob", "PeerSteps", "run_rank", "state_of"]
+__all__ = ["SPENT", "Call", "Peer", "PeerJob", "PeerSteps", "run_rank", "state_of"]
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +40,20 @@ SPENT = ("data", "compute", "exposed")  # what a rank's time is split into
 
 
 @dataclass(frozen=True)
+class Call:
+    """Where a rank finds its driver and the others. It travels with the code: whatever fails after it can be told."""
+
+    group: Group
+    driver: tuple[str, int]
+    network: TransportOptions
+
+
+@dataclass(frozen=True)
 class PeerJob:
     """What every rank is given besides arrays. `counters`, `schedule` and `mode` say where the run stands."""
 
     strategy: PeerStrategy
     task: Task
-    group: Group
-    driver: tuple[str, int]
     counters: Mapping[str, Any]
     schedule: Mapping[str, Any]
     mode: Mapping[str, Any]
@@ -124,25 +132,25 @@ class PeerSteps(Steps):
         self.peer.stop_if_wished(float(flag[0]))
 
 
-def run_rank(job: Remote[PeerJob], arrays: Mapping[str, Remote[Array]], seat: Seat) -> None:
+def run_rank(call: Call, job: Remote[PeerJob], arrays: Mapping[str, Remote[Array]], seat: Seat) -> None:
     """All that one rank does, from meeting the others to the last report. Failures reach the driver, then the peers."""
-    given = job.value
-    network, group, size = given.strategy.network, given.group, seat.size
-    identity = Identity.of(seat.rank, size + 1, group.job_id, group.attempt, group.secret)
-    with Link.to(given.driver, identity, network.timeout_s, network.connect_timeout_s, network.tls) as link:
+    network, group = call.network, call.group
+    identity = Identity.of(seat.rank, seat.size + 1, group.job_id, group.attempt, group.secret)
+    with Link.to(call.driver, identity, network.timeout_s, network.connect_timeout_s, network.tls) as link:
         try:
             link.send("hello", {"host": socket.gethostname(), "pid": os.getpid()})
+            given, handle = job.value, seat.handle
             with seat.connect(group, network, link.allgather) as comm:
-                _train(given, arrays, seat, comm, link)
+                _train(given, arrays, handle, comm, link)
         except BaseException as error:
             _report(link, error)
             raise
 
 
-def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], seat: Seat, comm: Transport, link: Link) -> None:
-    run = _restored(job, {name: shared.value for name, shared in arrays.items()}, seat.rank)
+def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], handle: Handle, comm: Transport, link: Link) -> None:
+    run = _restored(job, {name: shared.value for name, shared in arrays.items()}, comm.rank)
     with ExitStack() as stack:
-        worker = ShardWorker(job.task, seat.handle)
+        worker = ShardWorker(job.task, handle)
         stack.callback(worker.close)
         peer = Peer(job.task, run, comm, worker)
         steps = job.strategy.steps(peer)
@@ -227,12 +235,15 @@ class _Reporter(Callback):
 def _report(link: Link, error: BaseException) -> None:
     """Tell the driver why this rank fails, as far as it can still be told."""
     own = not isinstance(error, CommError) or error.culprit == error.rank
+    missing = isinstance(error, ShardMissing)
     data = {
         "kind": type(error).__name__,
         "text": str(error),
         "traceback": "".join(traceback.format_exception(error))[-16_384:],
         "culprit": None if own else getattr(error, "culprit", None),
         "own": own,
+        "missing": missing,
+        "transient": missing or isinstance(error, OSError | MemoryError),
     }
     try:
         link.send("failed", data)

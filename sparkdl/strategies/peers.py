@@ -23,7 +23,7 @@ from sparkdl.errors import ConfigError
 from sparkdl.fields import Interval, check_fields
 from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.follow import Failure, Follower
-from sparkdl.strategies.peer import Peer, PeerJob, PeerSteps, run_rank, state_of
+from sparkdl.strategies.peer import Call, Peer, PeerJob, PeerSteps, run_rank, state_of
 from sparkdl.strategies.tree_aggregate import TreeAggregate
 from sparkdl.train import Loop
 
@@ -127,8 +127,6 @@ class PeerStrategy(ABC):
             job = PeerJob(
                 self,
                 replace(loop.task, info=shards.info),
-                group,
-                (backend.driver_host, coordinator.port),
                 run.counters(),
                 run.schedule_state,
                 {name: value for name, value in run.strategy_state.items() if not isinstance(value, np.ndarray)},
@@ -136,7 +134,8 @@ class PeerStrategy(ABC):
             )
             shared = stack.enter_context(backend.share(job))
             states = {name: stack.enter_context(backend.share(a)) for name, a in arrays.items()}
-            peers = backend.run_peers(shards, partial(run_rank, shared, states))
+            call = Call(group, (backend.driver_host, coordinator.port), self.network)
+            peers = backend.run_peers(shards, partial(run_rank, call, shared, states))
             return Follower(loop, coordinator, peers).follow(self.network.timeout_s)
 
     def _recovered(self, failure: Failure, shards: Shards, backend: Backend, stack: ExitStack) -> Shards:
