@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,12 +137,16 @@ class Graph(Container):
         d, layers = self._split_outputs(cache.shapes, dy), self._layers()
         grads = _SharedBuffers(self, cache.shapes, g)
         wanted = self._wanted(p, ctx.dx)
+        uses = Counter(_owner(node) for node in self.nodes)
         for node in reversed(self.nodes):
             if not wanted[node.name]:
                 continue
             dnode, below = d.pop(node.name), any(wanted[name] for name in node.inputs)
             if owner := _owner(node):
                 inner, params = ctx.child(owner, below), p.get(owner, {})
+                uses[owner] -= 1
+                if uses[owner]:  # more is to be added to the gradients of a shared layer
+                    inner = replace(inner, ready=None)
                 dnode = run_backward(layers[owner], params, cache.layers[node.name], dnode, grads.of(owner), inner)
             if below:
                 parts = merge_grad(node.merge, cache.merges[node.name], dnode)

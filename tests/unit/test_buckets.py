@@ -150,7 +150,7 @@ def test_a_backward_pass_through_every_layer(case: LayerCase, bucket_bytes: int)
     layout = nn.Layout(case.layer.specs(case.in_shape))
     buckets, vec, courier = buckets_over(layout, bucket_bytes)
     params = layout.init(np.random.default_rng(0), np.dtype(np.float64))
-    x = np.random.default_rng(1).standard_normal((3, *case.in_shape))
+    x = case.make_x(np.random.default_rng(1), (3, *case.in_shape))
 
     def pass_into(grad: nn.Array, ready: Callable[[str], None] | None) -> None:
         ctx = nn.Ctx(train=True, rng=np.random.default_rng(2), ready=ready)
