@@ -112,9 +112,10 @@ def tabulate(hosts: Hosts, links: Links, times: Times) -> tuple[Choice, ...]:
         unknown = max([0.0, *factors.values()])  # what was never raced is trusted no more than the worst that was
         seconds = {e: e.predicted_s * math.exp(factors.get(e.name, unknown)) for e in field}
         first = min(field, key=seconds.__getitem__)
-        # The ring loads all links evenly and never changes partners: without a race it is taken where it seems as good.
+        # The ring loads all links evenly and never changes partners: without a race it is taken where it seems as good
+        # as other ways through links.
         rings = [e for e in field if e.name == "ring" and nbytes >= far and seconds[e] <= NOISE * seconds[first]]
-        best.append(rings[0] if rings else first)
+        best.append(rings[0] if rings and first.name != "shared" else first)
     rows = []
     for i, (nbytes, entrant) in enumerate(zip(LENGTHS, best, strict=True)):
         last = i + 1 == len(best)

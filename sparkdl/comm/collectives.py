@@ -1,9 +1,9 @@
 """Collectives: functions over a transport that all ranks call together, with vectors of equal length and dtype.
 
-Each runs a schedule (`schedules`): what that proves, holds here. All ranks end with the same bits. Vectors are
-contiguous, one-dimensional, of float64, float32, float16 or an integer type, and are changed in place; any length will
-do, none included. A `tag` marks an operation's messages: a rank that is at another operation gets an error, not its
-data. Errors are the transport's CommError, with a note on the message that failed.
+Each runs a schedule (`schedules`): what that proves, holds here; `shared_allreduce` alone works in common memory. All
+ranks end with the same bits. Vectors are contiguous, one-dimensional, of float64, float32, float16 or an integer type,
+and are changed in place; any length will do, none included. A `tag` marks an operation's messages: a rank that is at
+another operation gets an error, not its data. Errors are the transport's CommError, with a note on what failed.
 """
 
 from __future__ import annotations

@@ -41,6 +41,8 @@ class Link(NamedTuple):
     gamma: float
 
 
+COPY = 0.8  # of beta: a byte copied within shared memory
+
 Cost = Callable[[int, float, Link, float], float]
 """(size, bytes of the vector, link, bytes of a segment) -> seconds; `COSTS` has one for each name in `ALLREDUCE`."""
 
@@ -96,15 +98,16 @@ def hierarchical_cost(hosts: Hosts, n: float, within: Link, between: Link, leade
 
 
 def shared_cost(arenas: Hosts, n: float, within: Link, between: Link, short: bool = False) -> float:
-    """3 alpha + (k - 1) / k n (2 beta + gamma) among k ranks that share memory: the ring's bytes in three meetings.
+    """3 alpha + n ((2 k - 1) / k c + (k - 1) / k gamma) among k ranks that share memory, c = 0.8 beta.
 
-    (Fewer copies than the ring's, but through more memory.) Short vectors, which every rank adds up whole: alpha + n
-    (beta + (k - 1) gamma). What several arenas tell each other is Rabenseifner's, as in `hierarchical_cost`.
+    (A message's byte is copied twice in its beta, but in less memory, most of which stays in the caches: measured.)
+    Short vectors, which every rank adds up whole: alpha + n (c + (k - 1) gamma). What several arenas tell each other is
+    Rabenseifner's, as in `hierarchical_cost`.
     """
     k = max(map(len, arenas.members))
     if len(arenas.members) == 1 and short:
-        return within.alpha + n * (within.beta + (k - 1) * within.gamma)
-    inner = 3 * within.alpha + (k - 1) / k * n * (2 * within.beta + within.gamma)
+        return within.alpha + n * (COPY * within.beta + (k - 1) * within.gamma)
+    inner = 3 * within.alpha + n * ((2 - 1 / k) * COPY * within.beta + (1 - 1 / k) * within.gamma)
     shared = between._replace(gamma=between.gamma / arenas.leaders)
     return inner + rabenseifner_cost(len(arenas.members), n, shared)
 

@@ -76,7 +76,8 @@ def test_shared_memory_takes_part_where_there_is_some():
     for links, known in ((Links(LOCAL), False), (Links(LOCAL, arenas=hosts), True)):
         for nbytes in (1 << 9, 1 << 22):
             assert ("shared" in {e.name for e in entrants(hosts, links, nbytes)}) == known
-    assert pick(tabulate(hosts, Links(LOCAL, arenas=hosts), {}), 1 << 12).algorithm == "shared"
+    table = tabulate(hosts, Links(LOCAL, arenas=hosts), {})
+    assert {pick(table, nbytes).algorithm for nbytes in (1 << 12, 1 << 24)} == {"shared"}
     pairs = Hosts.of("aabb")
     slow = Links(ETHERNET._replace(beta=4 * ETHERNET.beta), within=LOCAL, between=ETHERNET, arenas=pairs)
     seconds = {e.name: e.predicted_s for e in entrants(pairs, slow, 1 << 22)}

@@ -51,20 +51,20 @@ def test_hierarchical_formula_equals_simulation(hosts, per_host):
         assert hierarchical_cost(layout, 4 * 64 * size, within, between, leaders) == pytest.approx(simulated, rel=1e-9)
 
 
-def test_shared_memory_takes_three_meetings_and_the_bytes_of_a_ring():
-    within, between, n = Link(5e-6, 1e-10, 1e-10), Link(1e-4, 1e-9, 1e-10), 1e6
-    free = Link(0.0, within.beta, within.gamma)
-    for size in (2, 4, 9):
+def test_shared_memory_takes_three_meetings_and_fewer_copies_than_a_ring():
+    within, between, n = Link(5e-6, 1e-10, 2e-10), Link(1e-4, 1e-9, 1e-10), 1e6
+    # Copied at 0.8 beta: the others' slices in, the own one, the others' out. Added: a slice, k - 1 times.
+    inner = {2: 15e-6 + 1.5e6 * 0.8e-10 + 0.5e6 * 2e-10, 4: 15e-6 + 1.75e6 * 0.8e-10 + 0.75e6 * 2e-10}
+    for size, seconds in inner.items():
         layout = Hosts.of([0] * size)
-        bytes_s = COSTS["ring"](size, n, free, 1)
-        assert shared_cost(layout, n, within, between) == pytest.approx(15e-6 + bytes_s)
-        short_s = 5e-6 + 100 * (within.beta + (size - 1) * within.gamma)
-        assert shared_cost(layout, 100, within, between, short=True) == pytest.approx(short_s)
-    pairs = Hosts.of("aabb")
+        assert shared_cost(layout, n, within, between) == pytest.approx(seconds)
+        assert shared_cost(layout, 100, within, between, short=True) == pytest.approx(
+            5e-6 + 100 * (0.8e-10 + (size - 1) * 2e-10)
+        )
     link = between._replace(gamma=between.gamma / 2)
-    inner = 15e-6 + COSTS["ring"](2, n, free, 1)
     for short in (False, True):
-        assert shared_cost(pairs, n, within, between, short) == pytest.approx(inner + rabenseifner_cost(2, n, link))
+        seconds = shared_cost(Hosts.of("aabb"), n, within, between, short)
+        assert seconds == pytest.approx(inner[2] + rabenseifner_cost(2, n, link))
 
 
 def test_simulation_by_hand():

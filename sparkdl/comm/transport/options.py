@@ -26,7 +26,9 @@ class TransportOptions:
     interface, cidr: listen on this interface ("eth1"), or on the address inside this network ("10.1.0.0/16").
     route_to: an address that every rank reaches, as the driver's; ranks listen on the interface that leads there.
     streams: TCP connections per pair of ranks; long messages are split over them.
-    shared_memory: use memory between ranks on one host; ring_bytes is the size of its buffer for each direction.
+    shared_memory: use memory between ranks on one host; ring_bytes is the size of its buffer for each direction. (For
+        allreduce in common memory there are up to 24 MiB more for each host, whatever the number of its ranks, and what
+        `AllReducer.zeros` makes.)
     tls: makes the context of a connection, given server_side; called in the executor, since contexts do not pickle.
     """
 
