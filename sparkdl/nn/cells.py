@@ -59,9 +59,12 @@ class Cell(ABC):
 
     @abstractmethod
     def backward(
-        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params
+        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params, dx: bool = True
     ) -> tuple[Array, State]:
-        """(dx (T, N, D), gradient of the first state) of dy (T, N, H) and of the last state's; adds into g."""
+        """(dx (T, N, D), gradient of the first state) of dy (T, N, H) and of the last state's; adds into g.
+
+        Without `dx` anything may come in its place.
+        """
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,12 @@ class ElmanCell(Cell):
         return h[1:], _last(h), (x, h)
 
     def backward(
-        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params
+        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params, dx: bool = True
     ) -> tuple[Array, State]:
         x, h = cache
         dG, dh = rnn_grad(h, p["U"], dy, dstate[0], keep)
         g["U"][...] += _flat(h[:-1]).T @ _flat(dG)
-        return _project_grad(x, dG, p, g), (dh,)
+        return _project_grad(x, dG, p, g, dx), (dh,)
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,12 @@ class LSTMCell(Cell):
         return h[1:], _last(h, c), (x, G, h, c, squashed)
 
     def backward(
-        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params
+        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params, dx: bool = True
     ) -> tuple[Array, State]:
         x, gates, h, c, squashed = cache
         dG, dh, dc = lstm_grad(gates, p["U"], c, squashed, dy, dstate[0], dstate[1], keep)
         g["U"][...] += _flat(h[:-1]).T @ _flat(dG)
-        return _project_grad(x, dG, p, g), (dh, dc)
+        return _project_grad(x, dG, p, g, dx), (dh, dc)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class GRUCell(Cell):
         return h[1:], _last(h), (x, G, h, q)
 
     def backward(
-        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params
+        self, p: Params, cache: Any, dy: Array, dstate: State, keep: Array | None, g: Params, dx: bool = True
     ) -> tuple[Array, State]:
         x, gates, h, q = cache
         dG, dq, dh = gru_grad(gates, p["U"], h, q, dy, dstate[0], keep)
@@ -129,7 +132,7 @@ class GRUCell(Cell):
         g["U"][:, after:] += before @ _flat(dq)
         if self.bias:
             g["bU"][...] += _flat(dq).sum(axis=0)
-        return _project_grad(x, dG, p, g), (dh,)
+        return _project_grad(x, dG, p, g, dx), (dh,)
 
 
 def _forget_nothing(rng: np.random.Generator, shape: Shape) -> Array:
@@ -156,11 +159,13 @@ def _project(x: Array, p: Params) -> Array:
     return G.reshape(*x.shape[:2], G.shape[1])
 
 
-def _project_grad(x: Array, dG: Array, p: Params, g: Params) -> Array:
-    """dx; adds the gradients of W and b into g."""
+def _project_grad(x: Array, dG: Array, p: Params, g: Params, wanted: bool) -> Array:
+    """dx if it is wanted; adds the gradients of W and b into g."""
     rows = _flat(dG)
     g["W"][...] += _flat(x).T @ rows
     if "b" in p:
         g["b"][...] += rows.sum(axis=0)
+    if not wanted:
+        return dG
     dx: Array = (rows @ p["W"].T).reshape(x.shape)
     return dx

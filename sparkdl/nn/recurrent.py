@@ -106,12 +106,14 @@ class _Recurrent(Layer):
     def backward(self, p: Params, cache: list[list[_Pass]], dy: Array, g: Params, ctx: Ctx) -> Array:
         d = dy.transpose(1, 0, 2) if self.return_sequences else None
         for i, (group, runs) in reversed(list(enumerate(zip(self._groups(), cache, strict=True)))):
-            dxs = []
+            dxs, dx = [], ctx.dx or i > 0
             for k, (names, run) in enumerate(zip(group, runs, strict=True)):
                 part = slice(k * self.units, (k + 1) * self.units)
                 dlast = dy[:, part] if d is None and i == len(cache) - 1 else None
                 dseq = None if d is None else d[:: -1 if k else 1, :, part]
-                dxs.append(self._run_back(p, names, run, dseq, dlast, g))
+                dxs.append(self._run_back(p, names, run, dseq, dlast, g, dx))
+            if not dx:
+                return dy
             d = dxs[0] if len(dxs) == 1 else dxs[0] + dxs[1]
         assert d is not None
         return d.transpose(1, 0, 2)
@@ -147,9 +149,12 @@ class _Recurrent(Layer):
         return ys[0] if len(ys) == 1 else np.concatenate(ys), states[-1][0], _Pass(x, keep, pieces)
 
     def _run_back(
-        self, p: Params, names: Sequence[str], run: _Pass, dy: Array | None, dlast: Array | None, g: Params
+        self, p: Params, names: Sequence[str], run: _Pass, dy: Array | None, dlast: Array | None, g: Params, dx: bool
     ) -> Array:
-        """dx (T, N, D) in x's order, of dy (T, N, H) in the stack's direction and of its last h; None for zeros."""
+        """dx (T, N, D) in x's order, of dy (T, N, H) in the stack's direction and of its last h; None for zeros.
+
+        Without `dx` anything may come in its place.
+        """
         x, keep, pieces = run
         dxs, cell = [], self._cell
         dstates = [cell.rest(x.shape[1], x.dtype) for _ in names]
@@ -164,12 +169,12 @@ class _Recurrent(Layer):
             d = dy[start:stop]
             for i in reversed(range(len(names))):
                 shown, name = d if valid is None else d * valid, names[i]
-                d, dstates[i] = cell.backward(p[name], caches[i], shown, dstates[i], valid, g[name])
+                d, dstates[i] = cell.backward(p[name], caches[i], shown, dstates[i], valid, g[name], dx or i > 0)
             dxs.append(d)
             if self.truncate and start % self.truncate == 0:
                 dstates = [cell.rest(x.shape[1], x.dtype) for _ in names]
-        dx = dxs[0] if len(dxs) == 1 else np.concatenate(dxs[::-1])
-        return dx[::-1] if names[0].endswith("_reverse") else dx
+        whole = dxs[0] if len(dxs) == 1 else np.concatenate(dxs[::-1])
+        return whole[::-1] if names[0].endswith("_reverse") else whole
 
     def _forward(
         self, p: Params, names: Sequence[str], x: Array, states: list[State], keep: Array | None
