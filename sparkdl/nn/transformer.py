@@ -51,7 +51,8 @@ class TransformerBlock(Container):
     def children(self, in_shape: Shape) -> Iterator[Child]:
         check_sequence("TransformerBlock", in_shape)
         for name, layer in self._parts(in_shape[1]).items():
-            yield Child(name, layer, in_shape)
+            if layer != Dropout(0):  # which does nothing, and has nothing to tell
+                yield Child(name, layer, in_shape)
 
     def out_shape(self, in_shape: Shape) -> Shape:
         for _, layer, shape in self.children(in_shape):
