@@ -77,15 +77,16 @@ def lstm_grad(
     """dy (T, N, H) of h_1.., dh, dc (N, H) of the last states from elsewhere -> dG (T, N, 4 H), dh, dc of h_0, c_0."""
     units = dh.shape[1]
     dG = np.empty(gates.shape, gates.dtype)
-    _lstm_slopes(gates, c, squashed, dG)
-    to_c = 1 - squashed * squashed  # of h by c
-    to_c *= gates[:, :, :units]
     dh, dc, more = dh.copy(), dc.copy(), np.empty_like(dh)
     for t in reversed(range(len(dG))):
         dh += dy[t]
         h_carried, c_carried = _held_back(keep, t, dh), _held_back(keep, t, dc)
-        np.multiply(dh, to_c[t], out=more)
+        np.multiply(squashed[t], squashed[t], out=more)  # of h by c: o (1 - tanh(c)^2)
+        np.subtract(1, more, out=more)
+        more *= gates[t, :, :units]
+        more *= dh
         dc += more
+        _lstm_slopes(gates[t], c[t], squashed[t], dG[t])
         step = dG[t].reshape(len(dh), 4, units)
         step[:, 0] *= dh
         step[:, 1:] *= dc[:, None]
@@ -133,22 +134,29 @@ def gru_grad(
     What reaches U is dG with the slice of n replaced by dq = r times it.
     """
     units = dh.shape[1]
-    r, z, n = _gates(gates, units)
-    dG, dq = np.empty(gates.shape, gates.dtype), r.copy()
-    to_r, to_z, to_n = _gates(dG, units)
-    np.multiply(1 - z, 1 - n * n, out=to_n)
-    np.multiply(h[:-1] - n, z * (1 - z), out=to_z)
-    np.multiply(to_n, q * (r * (1 - r)), out=to_r)
-    dq *= to_n
+    dG, dq = np.empty(gates.shape, gates.dtype), np.empty(q.shape, q.dtype)
     dh, a, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.empty_like(dh)
     for t in reversed(range(len(dG))):
         dh += dy[t]
         carried = _held_back(keep, t, dh)
-        dG[t].reshape(len(dh), 3, units)[...] *= dh[:, None]
-        dq[t] *= dh
+        r, z, n = _gates(gates[t], units)
+        dr, dz, dn = _gates(dG[t], units)
+        new = np.subtract(1, z, out=back)
+        np.multiply(n, n, out=dn)  # dh (1 - z) (1 - n^2)
+        np.subtract(1, dn, out=dn)
+        dn *= new
+        dn *= dh
+        np.subtract(h[t], n, out=dz)  # dh (h - n) z (1 - z)
+        dz *= new
+        dz *= z
+        dz *= dh
+        np.multiply(dn, r, out=dq[t])
+        np.subtract(1, r, out=dr)  # dn q r (1 - r)
+        dr *= q[t]
+        dr *= dq[t]
         a[:, : 2 * units], a[:, 2 * units :] = dG[t, :, : 2 * units], dq[t]
         np.matmul(a, U.T, out=back)
-        dh *= z[t]
+        dh *= z
         dh += back
         _give_back(carried, dh)
     return dG, dq, dh
@@ -166,27 +174,28 @@ def _gates(a: Array, units: int) -> list[Array]:
 
 
 def _lstm_slopes(gates: Array, c: Array, squashed: Array, out: Array) -> None:
-    """What each pre-activation's gradient is a multiple of, into out (T, N, 4 H): of dh for o, of dc for i, f and g."""
-    units = squashed.shape[2]
+    """What each pre-activation's gradient is a multiple of, into out (N, 4 H): of dh for o, of dc for i, f and g."""
+    units = squashed.shape[1]
     _, i, _, g = _gates(gates, units)
-    sigmoids = out[:, :, : 3 * units]
-    np.subtract(1, gates[:, :, : 3 * units], out=sigmoids)
-    sigmoids *= gates[:, :, : 3 * units]
+    sigmoids = out[:, : 3 * units]
+    np.subtract(1, gates[:, : 3 * units], out=sigmoids)
+    sigmoids *= gates[:, : 3 * units]
     to_o, to_i, to_f, to_g = _gates(out, units)
     to_o *= squashed
     to_i *= g
-    to_f *= c[:-1]
+    to_f *= c
     np.multiply(g, g, out=to_g)
     np.subtract(1, to_g, out=to_g)
     to_g *= i
 
 
 def _sigmoid(a: Array) -> None:
-    """1 / (1 + e^-a) as (1 + tanh(a / 2)) / 2, in place."""
-    a *= 0.5
-    np.tanh(a, out=a)
-    a *= 0.5
-    a += 0.5
+    """1 / (1 + e^-a), in place; where e^-a overflows, 0."""
+    np.negative(a, out=a)
+    with np.errstate(over="ignore"):
+        np.exp(a, out=a)
+    a += 1
+    np.divide(1, a, out=a)
 
 
 def _pass_over(keep: Array | None, t: int, states: Array) -> None:

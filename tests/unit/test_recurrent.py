@@ -293,3 +293,12 @@ def test_refusals(make: Any, message: str) -> None:
 def test_multiply_adds() -> None:
     assert LSTM(H).madds((T, D)) == T * 4 * H * (D + H)
     assert GRU(H, layers=2, bidirectional=True).madds((T, D)) == T * 2 * 3 * H * (D + H + 2 * H + H)
+
+
+@pytest.mark.parametrize("cls", [GRU, LSTM], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gates_far_from_zero_do_not_overflow(cls: type, dtype: type) -> None:
+    layer, p = subject(cls, dtype=dtype, return_sequences=True)
+    y, dx, _ = run(layer, p, 1e4 * RNG.standard_normal((3, T, D)).astype(dtype), np.ones((3, T, H), dtype))
+    assert np.isfinite(y).all()
+    assert np.isfinite(dx).all()
