@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-__all__ = ["CIDR", "INTERFACE", "throttled_hosts"]
+__all__ = ["CIDR", "DRIVER", "INTERFACE", "Enter", "can_throttle", "throttled_hosts"]
 
-CIDR, INTERFACE = "10.78.0.0/16", "wire"
+CIDR, INTERFACE = "10.79.0.0/16", "wire"
+DRIVER = "10.79.255.254"  # this process, on the same bridge
 BURST, QUEUE = "128kb", "1mb"  # more at once than any packet, before segmentation, holds; and a switch's buffer
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Puts the process of rank r into the r-th namespace; pickles."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, rank: int) -> None:
+        with open(f"/run/netns/{self.names[rank]}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), "setns")
+
+
+def can_throttle() -> bool:
+    """Whether this process may make such hosts."""
+    return os.geteuid() == 0 and shutil.which("ip") is not None and shutil.which("tc") is not None
 
 
 @contextmanager
 def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
-    """The names of `count` namespaces on one bridge, each of which sends and receives at most `rate` ("1gbit")."""
+    """The names of `count` namespaces on one bridge, each of which sends and receives at most `rate` ("1gbit").
+
+    This process is on the bridge too, at DRIVER, and not throttled.
+    """
     hub = f"sparkdl-{os.getpid()}"
     names = [f"{hub}-{i}" for i in range(count)]
     try:
         _ip(f"netns add {hub}")
         _ip(f"-n {hub} link add bridge type bridge")
         _ip(f"-n {hub} link set bridge up")
+        port = f"sdl{os.getpid()}"
+        _ip(f"link add {port} type veth peer name driver netns {hub}")
+        _ip(f"-n {hub} link set driver master bridge up")
+        _ip(f"addr add {DRIVER}/16 dev {port}")
+        _ip(f"link set {port} up")
         for i, name in enumerate(names):
             _ip(f"netns add {name}")
             _ip(f"-n {hub} link add port{i} type veth peer name {INTERFACE} netns {name}")
             _ip(f"-n {hub} link set port{i} master bridge up")
-            _ip(f"-n {name} addr add 10.78.0.{i + 1}/16 dev {INTERFACE}")
+            _ip(f"-n {name} addr add 10.79.0.{i + 1}/16 dev {INTERFACE}")
             _ip(f"-n {name} link set {INTERFACE} up")
             _ip(f"-n {name} link set lo up")
             for where, device in ((name, INTERFACE), (hub, f"port{i}")):

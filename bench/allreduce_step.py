@@ -15,7 +15,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
 import pyarrow as pa
-from _links import DRIVER, can_throttle, throttled
+from _networks import DRIVER, Enter, can_throttle, throttled_hosts
 from pyspark.sql import SparkSession
 from report import Row, arguments, report
 
@@ -77,8 +77,8 @@ def overlap(table: pa.Table, runs: int) -> Row:
     compute = step_s(table, AllReduce(bucket_mb=0), DEEP, 10, 256, "processes")
     nbytes = 4 * 4_000_000
     rate = 8 * nbytes / compute
-    with throttled(WORKERS, rate) as enter:
-        slow = ProcessBackend(WORKERS, enter, DRIVER)
+    with throttled_hosts(WORKERS, f"{int(rate)}bit") as hosts:
+        slow = ProcessBackend(WORKERS, Enter(tuple(hosts)), DRIVER)
         ours, rival = alternated(
             [
                 lambda: step_s(table, AllReduce(bucket_mb=2), DEEP, 10, 256, slow),
