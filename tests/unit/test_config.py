@@ -245,7 +245,7 @@ def test_round_trip(text: str) -> None:
         ),
         ({"training": {"stop_at": {"value": 1}}}, "training.stop_at.monitor is required: a string."),
         ({"training": {"time_budget_s": 0}}, "training.time_budget_s must be a number > 0; got 0."),
-        ({"training": {"master": "yarn"}}, 'training.master must be one of "", "threads"; got "yarn".'),
+        ({"training": {"master": "yarn"}}, 'training.master must be one of "", "threads", "processes"; got "yarn".'),
         ({"training": {"workers": -1}}, "training.workers must be an integer >= 0; got -1."),
         ({"strategy": "ring"}, "strategy.name must be"),
         ({"strategy": {"name": "tree_aggregate", "depth": -1}}, "strategy.depth must be an integer >= 0"),
