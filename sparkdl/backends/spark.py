@@ -52,12 +52,19 @@ class SparkBackend:
 
     @contextmanager
     def share(self, value: T) -> Iterator[Remote[T]]:
-        """A Spark broadcast that is destroyed, its files with it, when the context closes."""
+        """A Spark broadcast that is destroyed, its files with it, when the context closes.
+
+        Where the JVM has ended, as by Ctrl-C in a terminal, there is nothing left to destroy, and nothing to add to
+        whatever is being raised.
+        """
         shared = share(self._context, value)
         try:
             yield shared
         finally:
-            shared.destroy()
+            try:
+                shared.destroy()
+            except (Py4JError, OSError) as e:
+                log.info("a broadcast has not been destroyed: %s", e)
 
     def tree_aggregate(self, shards: Shards, fn: Callable[[Handle], T], plus: Callable[[T, T], T], depth: int) -> T:
         """As `Backend.tree_aggregate`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
 
 from sparkdl.backends.base import Group, Seat
@@ -42,7 +44,8 @@ class SparkPeers:
             raise own_error(self._error) from self._error
 
     def cancel(self) -> None:
-        self._context.cancelJobGroup(self._group)
+        with suppress(Py4JError, OSError):  # the JVM has ended, and the job with it
+            self._context.cancelJobGroup(self._group)
 
     def _run(self) -> None:
         try:

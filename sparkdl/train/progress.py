@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 from sparkdl.train.callbacks import Callback, Logs
@@ -73,8 +74,9 @@ class Progress(Callback):
             self._write(f"stopped after epoch {run.epoch}: {run.stop_reason}")
 
     def _write(self, line: str) -> None:
-        self._out.write(line + "\n")
-        self._out.flush()
+        with suppress(OSError):  # whoever read it has left, as a JVM that Ctrl-C has ended; the fit goes on
+            self._out.write(line + "\n")
+            self._out.flush()
         self._written = time.monotonic()
 
     def _close(self) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -108,21 +110,32 @@ def test_mistakes_are_one_message(submit: Submit, override: str, code: int, mess
     assert "Traceback" not in done.stdout
 
 
+def interrupt(command: list[str], folder: Path, when: str) -> None:
+    """Run a job, and press Ctrl-C once it has printed what matches `when`."""
+    with (folder / "out.txt").open("w") as out:
+        job = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=out, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + 200
+            while not re.search(when, (folder / "out.txt").read_text()):
+                assert job.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the JVM as well
+            assert job.wait(60) == 130
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+            raise
+
+
 def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path: Path) -> None:
     sets = ["training.epochs=4", f"output.model={tmp_path}/model", f"checkpoint.folder={tmp_path}/checkpoints"]
     arguments = [part for s in sets for part in ("--set", s)]
     command = [*SUBMIT, str(ROOT / "jobs/train.py"), str(ROOT / "conf/digits.toml"), *arguments]
-    with (tmp_path / "out.txt").open("w") as out:
-        job = subprocess.Popen(
-            command, cwd=tmp_path, env=environment(), stdout=out, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        deadline = time.monotonic() + 200
-        while "epoch 1/4" not in (tmp_path / "out.txt").read_text():
-            assert job.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the JVM as well
-        assert job.wait(60) == 130
+    interrupt(command, tmp_path, "epoch 1/4")
     assert list((tmp_path / "checkpoints").glob("step-*"))
     done = subprocess.run(
         [*command, "--verbose"], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280
@@ -131,6 +144,25 @@ def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path: Path)
     assert "resuming from" in done.stdout
     history = json.loads((tmp_path / "model/history.json").read_text())
     assert [record["epoch"] for record in history] == [1, 2, 3, 4]
+
+
+def test_ctrl_c_while_the_workers_are_among_themselves_leaves_their_last_epoch(tmp_path: Path) -> None:
+    """The stage ends with the JVM. What the driver has of it goes into a checkpoint, though none was due."""
+    sets = ["training.epochs=100000", "checkpoint.every_epochs=100000", f"checkpoint.folder={tmp_path}/checkpoints"]
+    arguments = [part for s in [*sets, f"output.model={tmp_path}/model"] for part in ("--set", s)]
+    interrupt(
+        [*SUBMIT, str(ROOT / "jobs/train.py"), str(ROOT / "conf/digits-allreduce.toml"), *arguments],
+        tmp_path,
+        r"epoch +2/100000",
+    )
+    deadline = time.monotonic() + 60
+    while not (found := list((tmp_path / "checkpoints").glob("step-*"))) and time.monotonic() < deadline:
+        time.sleep(0.2)  # the driver outlives the JVM
+    (checkpoint,) = found
+    state = json.loads((checkpoint / "state.json").read_text())
+    assert state["stop_reason"] == "interrupted"
+    assert state["run"]["epoch"] == len(state["history"]) >= 2
+    assert not (tmp_path / "model").exists()
 
 
 MAIN = """

@@ -170,3 +170,15 @@ def test_a_notebook_with_widgets_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> 
     out = io.StringIO()
     fit(Progress(out), planned(), 1)
     assert re.search(r"epoch 1/2 .*\| 2/2 \[", out.getvalue())
+
+
+def test_a_reader_that_has_left_does_not_end_the_fit() -> None:
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    shown, run = Progress(Broken()), Run(np.zeros(1), epochs=2, steps_per_epoch=1)
+    shown.begin(run)
+    shown.epoch_end(run, RECORD)
+    run.stop("interrupted")
+    shown.end(run)
