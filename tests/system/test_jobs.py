@@ -27,9 +27,9 @@ Submit = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """As a shell has it that knows which Python to use, and nothing of this test run's own session."""
+    """As a shell has it that knows which Python to use and where this package lies, and nothing of this session."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK", "PYTHON"))}
-    return kept | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"} | extra
+    return kept | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"} | extra
 
 
 @pytest.fixture
