@@ -108,8 +108,8 @@ class Coordinator:
     def _start(self, target: Any, name: str, *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, name=f"sparkdl-coordinator-{name}", daemon=True)
         with self._lock:
-            self._threads.add(thread)
-        thread.start()
+            self._threads = {t for t in self._threads if t.is_alive()} | {thread}
+            thread.start()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
@@ -137,7 +137,6 @@ class Coordinator:
         finally:
             with self._lock:
                 self._streams.discard(stream)
-                self._threads.discard(threading.current_thread())
             stream.close()
 
     def _met(self, stream: Stream, address: Any) -> int | None:
