@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 GONE = "gone"  # the kind of a report that a connection has ended
 MAX_STRANGERS = 64  # connections at a time that have not proved themselves
 MAX_COMPLAINTS = 10
+RETRY_S = 0.1
 
 
 class Report(NamedTuple):
@@ -115,8 +116,9 @@ class Coordinator:
         while not self._closed.is_set():
             try:
                 sock, address = self._listener.accept()
-            except OSError:
-                continue  # closed, or a connection that ended before it was accepted
+            except OSError:  # closed, a connection that ended before it was accepted, or no descriptors left
+                self._closed.wait(RETRY_S)
+                continue
             if not self._strangers.acquire(blocking=False):
                 self._complain(address, "too many connections at once")
                 sock.close()

@@ -95,6 +95,8 @@ class PeerStrategy(ABC):
         """Train loop.task over the shards, starting again after failures that need not recur."""
         with loop.watching(), ExitStack() as stack:
             for restart in range(self.max_restarts + 1):
+                if loop.run.stop_reason is not None or loop.run.epoch >= loop.task.training.epochs:
+                    return  # nothing to launch for
                 failure = self._attempt(loop, shards, backend, restart)
                 if failure is None:
                     return

@@ -43,11 +43,9 @@ class Loop:
         self.profile = Profile("driver") if task.training.profile else None
         run.epochs, run.steps_per_epoch = task.training.epochs, task.steps_per_epoch
         run.figures = self._figures()
-        watched = task.schedule.watches
-        if watched is not None and watched not in run.figures:
-            raise ConfigError(
-                f"schedule.monitor must name a figure of the epochs; {watched!r} is none of {', '.join(run.figures)}."
-            )
+        watched, metrics = task.schedule.watches, self._metrics()  # not times: workers would not agree on them
+        if watched is not None and watched not in metrics:
+            raise ConfigError(f"schedule.monitor must name a metric; {watched!r} is none of {', '.join(metrics)}.")
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Time a phase when a profile is kept."""
@@ -90,10 +88,12 @@ class Loop:
             self.callbacks.collect(self.run)
             (self.checkpoints.step_end if self.run.step_in_epoch else self.checkpoints.epoch_end)(self.run)
 
-    def _figures(self) -> tuple[str, ...]:
+    def _metrics(self) -> tuple[str, ...]:
         names = self.task.metrics.names
-        validated = tuple(f"val_{name}" for name in names) if self.task.info.valid_rows else ()
-        return ("epoch", "step", *names, *validated, "lr", "seconds", "samples_per_s")
+        return (*names, *(f"val_{name}" for name in names)) if self.task.info.valid_rows else tuple(names)
+
+    def _figures(self) -> tuple[str, ...]:
+        return ("epoch", "step", *self._metrics(), "lr", "seconds", "samples_per_s")
 
     def _epoch(self, steps: Steps) -> None:
         run = self.run
