@@ -85,7 +85,8 @@ class Follower:
             if report is not None:
                 self._hear(report.rank, report.message)
             elif self.peers.done():
-                deadline = min(deadline, time.monotonic() + patience_s + GRACE_S)
+                stopping = self.loop.run.stop_reason is not None  # who wants to leave need not wait for last words
+                deadline = min(deadline, time.monotonic() + (SETTLE_S if stopping else patience_s + GRACE_S))
                 if not self._present or time.monotonic() >= deadline:
                     return False
             elif self._complete():
