@@ -16,7 +16,8 @@ import numpy as np
 from sparkdl import nn, optim
 from sparkdl.comm import compress, gossip
 from sparkdl.nn import zoo
-from sparkdl.strategies import AllReduce, Strategy, TreeAggregate
+from sparkdl.optim import DiLoCo
+from sparkdl.strategies import AllReduce, ModelAveraging, Strategy, TreeAggregate
 from sparkdl.train import metrics
 
 __all__ = [
@@ -475,6 +476,10 @@ STRATEGIES = [
     StrategyCase("allreduce-ring", AllReduce("ring", bucket_mb=0)),
     StrategyCase("allreduce-buckets", AllReduce(bucket_mb=1e-4)),
     StrategyCase("allreduce-sharded", AllReduce(shard_optimizer=True)),
+    StrategyCase("model_averaging", ModelAveraging(period=1, optimizer_state="average")),
+    StrategyCase("model_averaging-diloco", ModelAveraging(1, DiLoCo(1.0, 0.0), optimizer_state="average")),
+    StrategyCase("model_averaging-driver", ModelAveraging(1, optimizer_state="average", through="driver")),
+    StrategyCase("model_averaging-together", ModelAveraging(7, start_step=10**6)),
 ]
 
 # Allreduce algorithms by name.

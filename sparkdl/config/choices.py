@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
+from sparkdl.comm.compress import COMPRESSORS, Compressor
+from sparkdl.comm.gossip import TOPOLOGIES, Topology
 from sparkdl.config.places import Where, nearest
 from sparkdl.config.schema import PATH, Codec, Named, Schema, rule, slots
 from sparkdl.errors import ConfigError
@@ -15,7 +17,7 @@ from sparkdl.nn import Layer, Loss, Sequential, Shape
 from sparkdl.nn.codec import INITIALIZERS, LAYERS, LOSSES
 from sparkdl.nn.layer import Initializer
 from sparkdl.nn.zoo import ZOO
-from sparkdl.optim import OPTIMIZERS, SCHEDULES, Optimizer, Schedule, WarmUp
+from sparkdl.optim import OPTIMIZERS, OUTER, SCHEDULES, Optimizer, OuterOptimizer, Schedule, WarmUp
 from sparkdl.strategies import STRATEGIES, Strategy
 from sparkdl.train.metrics import METRICS, Metric
 
@@ -165,13 +167,16 @@ def _write_schedule(schedule: Schedule) -> dict[str, Any]:
 _PLAIN = Schema({Schedule: Named(SCHEDULES)})
 SCHEMA = Schema(
     {
+        Compressor: Named(COMPRESSORS),
         Initializer: Named(INITIALIZERS, tag="kind"),
         Layer: Named(LAYERS, tag="kind"),
         Loss: Named(LOSSES),
         Metric: Named(METRICS),
         ModelConfig: Codec(_read_model, _write_model),
         Optimizer: Named(OPTIMIZERS),
+        OuterOptimizer: Named(OUTER),
         Schedule: Codec(_read_schedule, _write_schedule),
         Strategy: Named(STRATEGIES),
+        Topology: Named(TOPOLOGIES),
     }
 )

@@ -2,10 +2,15 @@
 
 from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.strategies.base import Strategy
+from sparkdl.strategies.model_averaging import ModelAveraging
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.tree_aggregate import TreeAggregate
 
-__all__ = ["STRATEGIES", "AllReduce", "PeerStrategy", "Strategy", "TreeAggregate"]
+__all__ = ["STRATEGIES", "AllReduce", "ModelAveraging", "PeerStrategy", "Strategy", "TreeAggregate"]
 
 # What text in a configuration may name.
-STRATEGIES: dict[str, type[Strategy]] = {"tree_aggregate": TreeAggregate, "allreduce": AllReduce}
+STRATEGIES: dict[str, type[Strategy]] = {
+    "tree_aggregate": TreeAggregate,
+    "allreduce": AllReduce,
+    "model_averaging": ModelAveraging,
+}

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from sparkdl.comm import AllReducer, Transport, allreduce
-from sparkdl.comm.chooser import Choice
-from sparkdl.comm.collectives import ALGORITHMS
-from sparkdl.comm.transport.inproc import InprocTransport
+from sparkdl.comm import Transport, allreduce
+from sparkdl.comm.compress import Compressor, Uncompressed, break_even
 from sparkdl.fields import NON_NEGATIVE
 from sparkdl.nn import Array
 from sparkdl.strategies.buckets import Buckets, Courier, bucket_bounds
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
+from sparkdl.strategies.reducing import CompressedSum, check_algorithm, reducer_for
 from sparkdl.strategies.sharding import SlicedUpdate
-from sparkdl.train import TAIL, Step, StepSums, apply_update
+from sparkdl.train import TAIL, Step, StepSums, Task, apply_update
 
 __all__ = ["AllReduce"]
 
-NAMES = ("auto", "fastest", *ALGORITHMS, "hierarchical", "hierarchical_sliced")
-BUDGET_S = 0.3  # of the race between algorithms
+log = logging.getLogger(__name__)
+
 MIB = 1 << 20
 BUCKET_BYTES = (0, 1 * MIB, 4 * MIB, 16 * MIB)  # what is tried; 0: no overlap
 TRIALS = 4  # steps with each, of which the first does not count
@@ -44,18 +45,29 @@ class AllReduce(PeerStrategy):
     bucket_mb: gradients leave in buckets of so many MiB while the backward pass still runs; 0 does without; None tries
     a few sizes in the first steps. shard_optimizer: each worker keeps and updates a slice of the optimizer's state,
     which takes less memory and time, and no overlap. sync_batch_norm: normalise over the whole minibatch, in place of
-    each worker's part.
+    each worker's part. compressor: gradients travel as it has them, in one message and without overlap; what it leaves
+    out is remembered (see `comm.compress`).
     """
 
     algorithm: str = "auto"
     bucket_mb: float | None = field(default=None, metadata=NON_NEGATIVE)
     shard_optimizer: bool = False
     sync_batch_norm: bool = False
+    compressor: Compressor = field(default_factory=Uncompressed)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.algorithm not in NAMES:
-            raise ValueError(f"algorithm must be one of {', '.join(NAMES)}; got {self.algorithm!r}.")
+        check_algorithm(self.algorithm)
+        if self.compressor != Uncompressed() and self.shard_optimizer:
+            raise ValueError("shard_optimizer reduces gradients in slices, which compressor does not. Give up one.")
+
+    def check(self, task: Task, workers: int) -> None:
+        """Warn of a compressor that moves more bytes than it saves."""
+        layout = task.model.layout
+        itemsize = np.dtype(task.training.dtype).itemsize
+        warning = break_even(self.compressor, layout.num_trainable, itemsize, workers, layout.trainable_segments)[2]
+        if warning:
+            log.warning("strategy.compressor: %s", warning)
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
@@ -66,15 +78,18 @@ class _AllReduceSteps(PeerSteps):
     def __init__(self, strategy: AllReduce, peer: Peer) -> None:
         super().__init__(peer)
         layout, dtype = peer.task.model.layout, peer.run.params.dtype
-        self._reducer = _reducer(strategy.algorithm, peer)
+        self._reducer = reducer_for(strategy.algorithm, peer)
         self._vec = self._reducer.zeros(layout.size + TAIL, dtype)
         self._courier = Courier(self.allreduce, peer.comm.interrupt)
         self._sliced: SlicedUpdate | None = None
+        self._compressed: CompressedSum | None = None
         self._buckets: Buckets | None = None
         self._trial: _Trial | None = None
         if strategy.sync_batch_norm:
             peer.worker.sync = self._sync
-        if strategy.shard_optimizer:
+        if strategy.compressor != Uncompressed():
+            self._compressed = CompressedSum(strategy.compressor, peer, self._reducer, layout.num_trainable)
+        elif strategy.shard_optimizer:
             self._sliced = SlicedUpdate(peer.task, peer.run, peer.comm, self.allreduce)
         else:
             self._plan_buckets(strategy.bucket_mb)
@@ -102,6 +117,12 @@ class _AllReduceSteps(PeerSteps):
     def optimizer_state(self) -> Mapping[str, Array]:
         return super().optimizer_state() if self._sliced is None else self._sliced.optimizer_state()
 
+    def own_state(self) -> Mapping[str, Array]:
+        return {} if self._compressed is None else self._compressed.own_state()
+
+    def figures(self) -> dict[str, Any]:
+        return super().figures() | ({} if self._compressed is None else self._compressed.figures())
+
     def close(self) -> None:
         self.peer.worker.ready = self.peer.worker.sync = None
         self._courier.close()
@@ -112,7 +133,11 @@ class _AllReduceSteps(PeerSteps):
         if self._sliced is not None:
             sums = self._sliced.apply(vec)
             return float(vec[-1]), sums, time.perf_counter() - started
-        if self._buckets is None:
+        if self._compressed is not None:
+            n = peer.task.model.layout.num_trainable
+            self._compressed.add_up(vec[:n], peer.run.step)
+            self.allreduce(vec[n:])
+        elif self._buckets is None:
             self.allreduce(vec)
         else:
             self._buckets.finish()
@@ -155,19 +180,6 @@ class _AllReduceSteps(PeerSteps):
         layout = self.peer.task.model.layout
         self._buckets = Buckets(layout, self._vec, bounds, self._courier) if len(bounds) > 2 else None
         self.peer.worker.ready = None if self._buckets is None else self._buckets.ready
-
-
-def _reducer(algorithm: str, peer: Peer) -> AllReducer:
-    """The chosen algorithm, or a choice among several, which stays what it was over a relaunch."""
-    if algorithm == "auto":
-        budget_s = 0.0 if isinstance(peer.comm, InprocTransport) else BUDGET_S  # threads of one process need no race
-        return AllReducer(peer.comm, budget_s=budget_s, reproducible=True)
-    if algorithm != "fastest":
-        return AllReducer(peer.comm, algorithm=algorithm)
-    known = peer.run.strategy_state.get("table")
-    reducer = AllReducer(peer.comm, table=known and [Choice(*row) for row in known])
-    peer.run.strategy_state["table"] = [list(choice) for choice in reducer.table]
-    return reducer
 
 
 @dataclass

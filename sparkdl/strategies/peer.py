@@ -35,6 +35,7 @@ __all__ = ["SPENT", "Call", "Peer", "PeerJob", "PeerSteps", "run_rank", "state_o
 
 log = logging.getLogger(__name__)
 
+OWN = "own/"  # names of what differs between ranks, in a mode's state
 LOG_S = 0.1  # steps are reported together, this often
 SPENT = ("data", "compute", "exposed")  # what a rank's time is split into
 
@@ -62,13 +63,18 @@ class PeerJob:
 
 @dataclass
 class Peer:
-    """What the steps of a mode work with on one rank. `wish` is the driver's reason to stop, once rank 0 knows it."""
+    """What the steps of a mode work with on one rank.
+
+    `wish` is the driver's reason to stop, once rank 0 knows it. `own` holds what `PeerSteps.own_state` of all ranks was
+    before a relaunch, by name, one row a rank (P, ...); the number of ranks may have changed since.
+    """
 
     task: Task
     run: Run
     comm: Transport
     worker: ShardWorker
     wish: str | None = None
+    own: Mapping[str, Array] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
 
     def stop_if_wished(self, wishes: float) -> None:
@@ -94,9 +100,18 @@ class PeerSteps(Steps):
         """The optimizer's whole state on rank 0; all ranks call it together."""
         return self.peer.run.opt_state
 
+    def parameters(self) -> Array:
+        """What the fit would return at this moment, on all ranks; they call it together."""
+        return self.peer.run.params
+
+    def own_state(self) -> Mapping[str, Array]:
+        """Arrays in which ranks differ, and which a relaunch must know."""
+        return {}
+
     def mode_state(self) -> Mapping[str, Any]:
         """What a relaunch must know of the mode, on rank 0; all ranks call it together."""
-        return self.peer.run.strategy_state
+        rows = {f"{OWN}{name}": _gathered(self.peer.comm, a) for name, a in sorted(self.own_state().items())}
+        return self.peer.run.strategy_state | rows
 
     def totals(self, sums: Array) -> Array:
         total = sums.copy()
@@ -104,7 +119,7 @@ class PeerSteps(Steps):
         return total
 
     def evaluate(self, params: Array) -> Array:
-        sums = self.peer.worker.evaluate(params).metrics
+        sums = self.peer.worker.evaluate(self.parameters()).metrics
         self.allreduce(sums)
         return sums
 
@@ -149,10 +164,11 @@ def run_rank(call: Call, job: Remote[PeerJob], arrays: Mapping[str, Remote[Array
 
 def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], handle: Handle, comm: Transport, link: Link) -> None:
     run = _restored(job, {name: shared.value for name, shared in arrays.items()}, comm.rank)
+    own = {n.removeprefix(OWN): run.strategy_state.pop(n) for n in list(run.strategy_state) if n.startswith(OWN)}
     with ExitStack() as stack:
         worker = ShardWorker(job.task, handle)
         stack.callback(worker.close)
-        peer = Peer(job.task, run, comm, worker)
+        peer = Peer(job.task, run, comm, worker, own=own)
         steps = job.strategy.steps(peer)
         stack.callback(steps.close)
         reporter = _Reporter(peer, steps, link, job.every_steps)
@@ -166,7 +182,7 @@ def _restored(job: PeerJob, arrays: Mapping[str, Array], rank: int) -> Run:
     """The run as this rank goes on with it; what has been counted of the epoch so far is rank 0's."""
     run = Run(np.array(arrays["params"]), schedule_state=dict(job.schedule))
     run.opt_state = {name: np.array(a) for name, a in _under("opt/", arrays).items()}
-    run.strategy_state = {**job.mode, **_under("mode/", arrays)}
+    run.strategy_state = {**job.mode, **{name: np.array(a) for name, a in _under("mode/", arrays).items()}}
     run.epoch_metrics = np.array(arrays["metrics"]) if rank == 0 else np.zeros_like(arrays["metrics"])
     run.count_from(job.counters)
     return run
@@ -210,13 +226,14 @@ class _Reporter(Callback):
 
     def _tell(self, kind: str, metrics: Array, data: dict[str, Any]) -> None:
         """Send the whole state from rank 0, and wait for the driver's word."""
-        run, optimizer, mode = self._peer.run, self._steps.optimizer_state(), self._steps.mode_state()
+        run, params = self._peer.run, self._steps.parameters()
+        optimizer, mode = self._steps.optimizer_state(), self._steps.mode_state()
         if not self._first:
             return
         self._flush()
         plain = {name: value for name, value in mode.items() if not isinstance(value, np.ndarray)}
         data |= {"run": run.counters(), "schedule": run.schedule_state, "mode": plain}
-        self._link.send(kind, data, state_of(run, optimizer, mode) | {"metrics": metrics})
+        self._link.send(kind, data, state_of(run, optimizer, mode) | {"params": params, "metrics": metrics})
         self._obey(self._link.receive().data)
 
     def _flush(self) -> None:
@@ -230,6 +247,19 @@ class _Reporter(Callback):
 
     def _obey(self, data: Mapping[str, Any]) -> None:
         self._peer.wish = data.get("stop") or self._peer.wish
+
+
+def _gathered(comm: Transport, own: Array) -> Array:
+    """The arrays of all ranks, of one shape, as rows on rank 0; elsewhere what this rank gave."""
+    flat = np.ascontiguousarray(own).reshape(-1)
+    if comm.rank:
+        comm.isend(0, 0, flat).wait()
+        return own
+    rows = np.empty((comm.size, flat.size), flat.dtype)
+    rows[0] = flat
+    for rank in range(1, comm.size):
+        comm.recv(rank, 0, rows[rank])
+    return rows.reshape(comm.size, *own.shape)
 
 
 def _report(link: Link, error: BaseException) -> None:

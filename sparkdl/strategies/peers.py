@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.follow import Failure, Follower
 from sparkdl.strategies.peer import Call, Peer, PeerJob, PeerSteps, run_rank, state_of
 from sparkdl.strategies.tree_aggregate import TreeAggregate
-from sparkdl.train import Loop
+from sparkdl.train import Loop, Task
 
 __all__ = ["PeerStrategy"]
 
@@ -64,9 +64,8 @@ class PeerStrategy(ABC):
     def steps(self, peer: Peer) -> PeerSteps:
         """How this mode makes its steps on one rank. All ranks call it together."""
 
-    def mode_settings(self) -> dict[str, Any]:
-        """Plain values that must stay the same over a relaunch, besides the strategy itself."""
-        return {}
+    def check(self, task: Task, workers: int) -> None:  # noqa: B027  # most modes go with any task
+        """Before the launch: raise ConfigError, or warn, where the mode does not suit the task."""
 
     def plan(self, workers: int, slots: Slots) -> tuple[Strategy, int]:
         """This strategy, or what few_slots puts in its place, and the number of workers (0: as the backend has it).
@@ -93,10 +92,11 @@ class PeerStrategy(ABC):
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task over the shards, starting again after failures that need not recur."""
+        self.check(loop.task, len(shards.handles))
         with loop.watching(), ExitStack() as stack:
             for restart in range(self.max_restarts + 1):
-                if loop.run.stop_reason is not None or loop.run.epoch >= loop.task.training.epochs:
-                    return  # nothing to launch for
+                if _is_over(loop):
+                    return
                 failure = self._attempt(loop, shards, backend, restart)
                 if failure is None:
                     return
@@ -121,7 +121,9 @@ class PeerStrategy(ABC):
         if run.step_in_epoch == 0:
             run.epoch_metrics = loop.task.metrics.zeros()
         arrays = state_of(run, run.opt_state, run.strategy_state)
-        limit = 2 * sum(a.nbytes for a in arrays.values()) + MARGIN_BYTES
+        limit = (size + 2) * sum(
+            a.nbytes for a in arrays.values()
+        ) + MARGIN_BYTES  # every rank may have state of its own
         identity = Identity.of(size, size + 1, group.job_id, attempt, group.secret)
         here = replace(self.network, interface=None, cidr=None, route_to=backend.driver_host)
         with ExitStack() as stack:
@@ -159,6 +161,11 @@ class PeerStrategy(ABC):
             raise ConfigError(f'{problem}, or let strategy.few_slots = "tree_aggregate" train through the driver.')
         log.warning("%s. Training by tree aggregation instead.", problem)
         return TreeAggregate(), workers
+
+
+def _is_over(loop: Loop) -> bool:
+    """Whether there is nothing to launch workers for."""
+    return loop.run.stop_reason is not None or loop.run.epoch >= loop.task.training.epochs
 
 
 def _slots(backend: Backend, wanted: int) -> int:

@@ -19,7 +19,7 @@ from sparkdl.fields import Interval, check_fields
 from sparkdl.nn import Array
 from sparkdl.train import TAIL, Loop, Part, Step, Steps, Task, apply_update, open_worker
 
-__all__ = ["TreeAggregate", "tree_depth"]
+__all__ = ["TreeAggregate", "evaluate_shard", "tree_depth"]
 
 # Measured on local Spark 4.3: a vector that reaches the driver costs pickling, a socket and an addition; one more
 # level of the tree costs a stage and moves every vector once more, though in parallel.
@@ -73,7 +73,7 @@ class _TreeSteps(Steps):
 
     def evaluate(self, params: Array) -> Array:
         with self.backend.share(params) as weights:
-            fn = functools.partial(_evaluate, self.task, weights)
+            fn = functools.partial(evaluate_shard, self.task, weights)
             return self.backend.tree_aggregate(self.shards, fn, Part.plus, self.depth).metrics
 
 
@@ -99,5 +99,6 @@ def _gradient(task: Remote[Task], params: Remote[Array], epoch: int, step: int, 
     return open_worker(task.value, handle).gradient(params.value, epoch, step)
 
 
-def _evaluate(task: Remote[Task], params: Remote[Array], handle: Handle) -> Part:
+def evaluate_shard(task: Remote[Task], params: Remote[Array], handle: Handle) -> Part:
+    """Metric sums over the validation rows of one shard."""
     return open_worker(task.value, handle).evaluate(params.value)

@@ -119,7 +119,7 @@ class Loop:
             self.profile.merge(step.profile)
         run.epoch_metrics += step.metrics
         run.epoch_rows += step.sums.rows
-        run.step_in_epoch += 1
+        run.step_in_epoch += step.updates
         run.epoch_seconds += time.perf_counter() - started
         self.step_end(self._step_logs(step.sums))
         if run.step_in_epoch < self.task.steps_per_epoch:

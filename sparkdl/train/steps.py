@@ -13,11 +13,12 @@ __all__ = ["Step", "Steps"]
 
 
 class Step(NamedTuple):
-    """One update that has been made: its sums over all workers, metric sums to add to the epoch's, and a profile."""
+    """What has been done: sums over all workers, metric sums to add to the epoch's, a profile, and how many updates."""
 
     sums: StepSums
     metrics: Array
     profile: Profile | None = None
+    updates: int = 1
 
 
 class Steps(ABC):
@@ -28,7 +29,10 @@ class Steps(ABC):
 
     @abstractmethod
     def step(self, epoch: int, index: int) -> Step:
-        """Make update `index` of the epoch: the run's parameters, optimizer state and step count change in place."""
+        """Make update `index` of the epoch, or as many from there on as the mode makes at once.
+
+        The run's parameters, optimizer state and step count change in place.
+        """
 
     @abstractmethod
     def evaluate(self, params: Array) -> Array:

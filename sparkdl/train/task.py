@@ -70,6 +70,13 @@ class Task:
         """Updates per epoch; the last one of an epoch may sum fewer minibatches."""
         return -(-self.plan.steps // self.training.accumulate)
 
+    def rows_of(self, index: int) -> int:
+        """Rows of update `index` of an epoch, over all workers."""
+        plan, k = self.plan, self.training.accumulate
+        ends = (min(i * k, plan.steps) * plan.batch_size for i in (index, index + 1))
+        start, stop = (min(end, plan.rows) for end in ends)
+        return stop - start
+
     @property
     def total_steps(self) -> int:
         """Updates of the whole run."""
