@@ -15,7 +15,7 @@ from sparkdl.comm.transport.inproc import InprocTransport
 from sparkdl.nn import Array
 from sparkdl.strategies.peer import Peer
 
-__all__ = ["NAMES", "CompressedSum", "check_algorithm", "reducer_for"]
+__all__ = ["MEMORY", "NAMES", "CompressedSum", "check_algorithm", "reducer_for"]
 
 NAMES = ("auto", "fastest", *ALGORITHMS, "hierarchical", "hierarchical_sliced")
 BUDGET_S = 0.3  # of the race between algorithms
