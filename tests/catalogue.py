@@ -27,6 +27,7 @@ __all__ = [
     "LAYERS",
     "LOSSES",
     "METRICS",
+    "NETWORKS",
     "OPTIMIZERS",
     "OUTER",
     "SCHEDULES",
@@ -36,6 +37,7 @@ __all__ = [
     "LayerCase",
     "LossCase",
     "MetricCase",
+    "NetworkCase",
     "OptimizerCase",
     "OuterCase",
     "ScheduleCase",
@@ -60,6 +62,16 @@ class LayerCase:
     make_x: Callable[[np.random.Generator, nn.Shape], nn.Array] = np.random.Generator.standard_normal
     discrete: bool = False
     mark: float | None = None
+
+
+@dataclass(frozen=True)
+class NetworkCase:
+    """A network of the zoo by name, and how many trainable parameters it has for such samples and classes."""
+
+    id: str
+    in_shape: nn.Shape
+    classes: int
+    parameters: int
 
 
 @dataclass(frozen=True)
@@ -324,6 +336,7 @@ LAYERS = [
     LayerCase("batch_norm", nn.BatchNorm(), (3,)),
     LayerCase("batch_norm-image", nn.BatchNorm(momentum=0.5, eps=0.1), _IMAGE),
     LayerCase("batch_norm-plain", nn.BatchNorm(affine=False), _IMAGE),
+    LayerCase("batch_norm-zeros", nn.BatchNorm(init=nn.Zeros()), _IMAGE),
     LayerCase("layer_norm", nn.LayerNorm(), (3,)),
     LayerCase("layer_norm-image", nn.LayerNorm(eps=0.1), _IMAGE),
     LayerCase("layer_norm-plain", nn.LayerNorm(affine=False), _SEQUENCE),
@@ -354,6 +367,8 @@ LAYERS = [
     LayerCase("zero_pad2d-sides", nn.ZeroPad2D(((0, 2), (1, 0))), _IMAGE),
     LayerCase("crop2d", nn.Crop2D(), _IMAGE),
     LayerCase("crop2d-sides", nn.Crop2D(((0, 2), (1, 0))), _IMAGE),
+    LayerCase("pad_channels", nn.PadChannels(2, 1), _IMAGE),
+    LayerCase("pad_channels-none", nn.PadChannels(), (3,)),
     LayerCase("up_sample2d", nn.UpSample2D((2, 3)), _IMAGE),
     LayerCase("up_sample2d-bilinear", nn.UpSample2D((2, 3), "bilinear"), _IMAGE),
     LayerCase("dropout", nn.Dropout(), (7,)),
@@ -384,6 +399,57 @@ LAYERS = [
     LayerCase("cnn", zoo.cnn((8, 8, 1), 3, filters=(2, 3), hidden=5), (8, 8, 1)),
     LayerCase("cnn-batch_norm-dropout", zoo.cnn((8, 8, 1), 3, (2, 3), 5, batch_norm=True, dropout=0.5), (8, 8, 1)),
     LayerCase("lenet5", zoo.lenet5((28, 28, 1), 10), (28, 28, 1)),
+    LayerCase("lstm_classifier", zoo.lstm_classifier(_SEQUENCE, 3, 5, dropout=0.2), _SEQUENCE),
+    LayerCase(
+        "lstm_classifier-tokens", zoo.lstm_classifier((6,), 3, 4, 1, True, 0, 5, 4, padding=True), (6,), _indices, True
+    ),
+    LayerCase("transformer_classifier", zoo.transformer_classifier(_SEQUENCE, 3, 8, 2, dropout=0.2), _SEQUENCE),
+    LayerCase(
+        "transformer_classifier-tokens",
+        zoo.transformer_classifier((6,), 3, 4, 2, 1, 0, 5, padding=True),
+        (6,),
+        _indices,
+        True,
+    ),
+]
+
+# Sources: torchvision's tables for what has 1000 classes (GoogLeNet without its auxiliary classifiers, as there; that
+# of Inception v3 is taken off); Keras' summary for MobileNet; the figures of He et al. 2016 for small images, which are
+# in millions, are summed exactly in test_zoo.py; for the others the layers, written out.
+_LARGE, _CIFAR, _DIGITS = (224, 224, 3), (32, 32, 3), (28, 28, 1)
+NETWORKS = [
+    NetworkCase("alexnet", _LARGE, 1000, 61_100_840),
+    NetworkCase("cnn", _DIGITS, 10, 320 + 18_496 + (7 * 7 * 64 + 1) * 128 + 1_290),
+    NetworkCase("densenet121", _LARGE, 1000, 7_978_856),
+    NetworkCase("densenet169", _LARGE, 1000, 14_149_480),
+    NetworkCase("densenet201", _LARGE, 1000, 20_013_928),
+    NetworkCase("googlenet", _LARGE, 1000, 6_624_904),
+    NetworkCase("inception_v3", _LARGE, 1000, 27_161_264 - 3_326_696),
+    NetworkCase("lenet5", _DIGITS, 10, 61_706),
+    NetworkCase("lstm_classifier", (50, 32), 10, (32 + 128 + 1) * 4 * 128 + (128 + 128 + 1) * 4 * 128 + (128 + 1) * 10),
+    NetworkCase("mlp", _DIGITS, 10, 785 * 128 + 1_290),
+    NetworkCase("mobilenet_v1", _LARGE, 1000, 4_231_976),
+    NetworkCase("resnet18", _LARGE, 1000, 11_689_512),
+    NetworkCase("resnet20", _CIFAR, 10, 269_722),
+    NetworkCase("resnet32", _CIFAR, 10, 464_154),
+    NetworkCase("resnet34", _LARGE, 1000, 21_797_672),
+    NetworkCase("resnet44", _CIFAR, 10, 658_586),
+    NetworkCase("resnet50", _LARGE, 1000, 25_557_032),
+    NetworkCase("resnet56", _CIFAR, 10, 853_018),
+    NetworkCase("resnet101", _LARGE, 1000, 44_549_160),
+    NetworkCase("resnet110", _CIFAR, 10, 1_727_962),
+    NetworkCase("resnet152", _LARGE, 1000, 60_192_808),
+    NetworkCase(
+        "transformer_classifier", (64, 128), 10, 129 * 128 + 2 * (12 * 128**2 + 13 * 128) + 2 * 128 + (128 + 1) * 10
+    ),
+    NetworkCase("vgg11", _LARGE, 1000, 132_863_336),
+    NetworkCase("vgg11_bn", _LARGE, 1000, 132_868_840),
+    NetworkCase("vgg13", _LARGE, 1000, 133_047_848),
+    NetworkCase("vgg13_bn", _LARGE, 1000, 133_053_736),
+    NetworkCase("vgg16", _LARGE, 1000, 138_357_544),
+    NetworkCase("vgg16_bn", _LARGE, 1000, 138_365_992),
+    NetworkCase("vgg19", _LARGE, 1000, 143_667_240),
+    NetworkCase("vgg19_bn", _LARGE, 1000, 143_678_248),
 ]
 
 _CLASS_WEIGHTS = (0.5, 2.0, 1.0, 3.0)

@@ -39,7 +39,7 @@ from sparkdl.nn.norm import BatchNorm
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
 from sparkdl.nn.rectifier import ELU, GELU, Arctan, Arctanh, LeakyReLU, Log, LogSigmoid, SiLU, Softplus
 from sparkdl.nn.recurrent import GRU, LSTM, SimpleRNN
-from sparkdl.nn.resize import Crop2D, UpSample2D, ZeroPad2D
+from sparkdl.nn.resize import Crop2D, PadChannels, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
 from sparkdl.nn.transformer import TransformerBlock
@@ -107,6 +107,7 @@ __all__ = [
     "Node",
     "Ones",
     "Orthogonal",
+    "PadChannels",
     "ParamSpec",
     "Params",
     "Permute",

@@ -94,6 +94,7 @@ LAYERS: dict[str, type[Layer]] = _by_kind(
     recurrent.LSTM,
     recurrent.SimpleRNN,
     resize.Crop2D,
+    resize.PadChannels,
     resize.UpSample2D,
     resize.ZeroPad2D,
     shape.Flatten,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparkdl.nn.initializers import Ones, Zeros
-from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
 from sparkdl.ops.norm import batch_norm, batch_norm_grad, batch_norm_grad_sums, mean_var, moment_sums
 
 __all__ = ["BatchNorm"]
@@ -33,13 +33,14 @@ class BatchNorm(Layer):
 
     where `momentum` is the share that is *kept* (PyTorch's momentum is 1 minus ours). The running variance takes the
     unbiased one, n / (n - 1) times the biased; a single value has none and leaves it as it is. Evaluation takes the
-    running statistics. gamma, beta, mean, var (C,); gamma and beta are absent unless `affine`. Where workers
-    meet within the pass (ctx.sync), the batch is that of all workers.
+    running statistics. gamma, beta, mean, var (C,); gamma, drawn by `init`, and beta are absent unless `affine`. Where
+    workers meet within the pass (ctx.sync), the batch is that of all workers.
     """
 
     momentum: float = 0.9
     eps: float = 1e-5
     affine: bool = True
+    init: Initializer = Ones()
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum <= 1:
@@ -54,7 +55,7 @@ class BatchNorm(Layer):
 
     def specs(self, in_shape: Shape) -> dict[str, ParamSpec]:
         c = self.out_shape(in_shape)[-1:]
-        affine = {"gamma": ParamSpec(c, Ones()), "beta": ParamSpec(c, Zeros())} if self.affine else {}
+        affine = {"gamma": ParamSpec(c, self.init), "beta": ParamSpec(c, Zeros())} if self.affine else {}
         return affine | {"mean": ParamSpec(c, Zeros(), trainable=False), "var": ParamSpec(c, Ones(), trainable=False)}
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, _Cache]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
 from sparkdl.nn.window import PairLike, check_image, one_of
 from sparkdl.ops.pad import crop2d, pad2d
 from sparkdl.ops.resample import bilinear, bilinear_grad, nearest, nearest_grad
 from sparkdl.ops.window import Padding, Pads, Pair, pair, resolve_padding
 
-__all__ = ["Crop2D", "UpSample2D", "ZeroPad2D"]
+__all__ = ["Crop2D", "PadChannels", "UpSample2D", "ZeroPad2D"]
 
 Interpolation = Literal["nearest", "bilinear"]
 
@@ -64,6 +66,30 @@ class Crop2D(Layer):
 
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return pad2d(dy, _sides("Crop2D", self.crop))
+
+
+@dataclass(frozen=True)
+class PadChannels(Layer):
+    """x (N, ..., C) -> y (N, ..., before + C + after), zero in the new channels."""
+
+    before: int = 0
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(n, int | np.integer) and n >= 0 for n in (self.before, self.after)):
+            raise ValueError(f"{self}: the numbers of new channels must be integers of at least 0.")
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        if not in_shape:
+            raise ValueError("PadChannels expects samples of shape (..., C); got (). Add a channel axis?")
+        return (*in_shape[:-1], self.before + in_shape[-1] + self.after)
+
+    def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, None]:
+        self.out_shape(x.shape[1:])
+        return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(self.before, self.after)]), None
+
+    def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
+        return dy[..., self.before : dy.shape[-1] - self.after]
 
 
 @dataclass(frozen=True)

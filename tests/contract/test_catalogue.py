@@ -55,8 +55,7 @@ def test_schedules_have_rows() -> None:
 
 
 def test_networks_have_rows() -> None:
-    ids = {case.id for case in catalogue.LAYERS}
-    assert set(zoo.ZOO) <= ids
+    assert set(zoo.ZOO) == {case.id for case in catalogue.NETWORKS}
     assert set(zoo.ZOO) | {"ZOO"} == set(zoo.__all__)
 
 
@@ -72,7 +71,9 @@ def test_booleans_and_optional_parts_are_tested_off_and_on() -> None:
     assert {key for key, values in seen.items() if values != {False, True}} == set()
 
 
-@pytest.mark.parametrize("section", ["LAYERS", "LOSSES", "OPTIMIZERS", "SCHEDULES", "STRATEGIES", "METRICS"])
+@pytest.mark.parametrize(
+    "section", ["LAYERS", "LOSSES", "OPTIMIZERS", "SCHEDULES", "STRATEGIES", "METRICS", "NETWORKS"]
+)
 def test_ids_are_unique(section: str) -> None:
     ids = [case.id for case in getattr(catalogue, section)]
     assert len(ids) == len(set(ids))

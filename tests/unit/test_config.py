@@ -17,6 +17,7 @@ from sparkdl.config import SCHEMA, Config, Where, digest, from_dict, load, to_di
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Dense, Flatten, Layer, Loss, ReLU, Sequential
 from sparkdl.nn.losses import MSE, Huber, SoftmaxCrossEntropy
+from sparkdl.nn.zoo import ZOO
 from sparkdl.optim import SGD, Adam, Clip, Constant, Cosine, Optimizer, Schedule, Step, WarmUp
 from sparkdl.strategies import TreeAggregate
 from sparkdl.train.callbacks import EarlyStopping, StopAtValue
@@ -193,7 +194,7 @@ def test_round_trip(text: str) -> None:
         ({"model": {"name": "mlp", "layers": []}}, "[model] must have exactly one of"),
         (
             {"model": {"name": "mpl"}},
-            'model.name must be one of "cnn", "lenet5", "mlp"; got "mpl". Did you mean "mlp"?',
+            f'model.name must be one of {", ".join(map(json.dumps, ZOO))}; got "mpl". Did you mean "mlp"?',
         ),
         ({"model": {"name": 3}}, "model.name must be a string; got 3."),
         ({"model": {"name": "mlp", "hiden": [1]}}, "unknown key model.hiden; did you mean model.hidden?"),
