@@ -81,9 +81,9 @@ class TrainedModel:
         state = ModelState(self.model, self.params, self.data.to_json(), self.metrics, self.history)
         save_model(files_at(path), path, state, overwrite)
 
-    def summary(self) -> str:
-        """The table of layers."""
-        return summary(self.model)
+    def summary(self, cost: bool = False) -> str:
+        """The table of layers; with `cost`, also their operations, depth and bytes."""
+        return summary(self.model, cost)
 
 
 def load(

@@ -9,6 +9,7 @@ from sparkdl.nn.containers import Child, Concat, Container, Residual, Sequential
 from sparkdl.nn.conv import Conv2D
 from sparkdl.nn.conv1d import AvgPool1D, Conv1D, MaxPool1D
 from sparkdl.nn.conv_transpose import Conv2DTranspose
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
 from sparkdl.nn.embedding import Embedding
@@ -70,6 +71,7 @@ __all__ = [
     "Conv2D",
     "Conv2DTranspose",
     "CosineDistance",
+    "Cost",
     "Crop2D",
     "Ctx",
     "Dense",

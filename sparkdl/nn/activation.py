@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
+from sparkdl.nn.cost import Cost, tree
+from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape, priced
 from sparkdl.ops import activation as act
 from sparkdl.ops import softmax as soft
 
@@ -73,6 +75,11 @@ class Softmax(Layer):
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
         return soft.softmax_grad(cache, dy)
 
+    def cost(self, in_shape: Shape) -> Cost:
+        """For K numbers the maximum, differences, exponentials, their sum, quotients."""
+        k = self.out_shape(in_shape)[-1]
+        return priced(self, in_shape, Cost(work=math.prod(in_shape[:-1]) * (5 * k - 2), depth=2 * tree(k) + 3))
+
 
 @dataclass(frozen=True)
 class LogSoftmax(Layer):
@@ -87,6 +94,11 @@ class LogSoftmax(Layer):
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
         return soft.log_softmax_grad(cache, dy)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """For K numbers the maximum, differences, exponentials, their sum, its logarithm, differences."""
+        k = self.out_shape(in_shape)[-1]
+        return priced(self, in_shape, Cost(work=math.prod(in_shape[:-1]) * (5 * k - 1), depth=2 * tree(k) + 4))
 
 
 def _with_last_axis(layer: Layer, in_shape: Shape) -> Shape:

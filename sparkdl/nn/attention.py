@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, sums_of_products, tree
 from sparkdl.nn.drawing import SideBySide
 from sparkdl.nn.initializers import GlorotUniform, RandomNormal, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import check_sequence, counted, marked, positive
 from sparkdl.ops.attention import attention, attention_grad
 
@@ -64,9 +65,17 @@ class MultiHeadAttention(Layer):
             specs |= {"b": ParamSpec((3 * d,), Zeros()), "bo": ParamSpec((d,), Zeros())}
         return specs
 
-    def madds(self, in_shape: Shape) -> int:
+    def cost(self, in_shape: Shape) -> Cost:
+        """Projections, scores and their factor, softmax, sums of values, the last projection; no step is left out."""
         t, d = self.out_shape(in_shape)
-        return 4 * t * d * d + 2 * t * t * d
+        rows = self.heads * t
+        scores = sums_of_products(rows * t, d // self.heads, bias=False).then(Cost(work=rows * t, depth=1))
+        softmax = Cost(work=rows * (5 * t - 2), depth=2 * tree(t) + 3)
+        values = sums_of_products(t * d, t, bias=False)
+        inner = scores.then(softmax).then(values)
+        outer = sums_of_products(3 * t * d, d, self.bias).then(inner).then(sums_of_products(t * d, d, self.bias))
+        between = 2 * 4 * t * d + 4 * rows * t  # q, k, v and y, scores and shares, written and read
+        return priced(self, in_shape, outer.then(Cost(moved=between)))
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, _Cache]:
         keep = counted(x, self.mask_value)

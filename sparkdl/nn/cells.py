@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.drawing import SideBySide
 from sparkdl.nn.initializers import Zeros
 from sparkdl.nn.layer import Array, Initializer, Params, ParamSpec, Shape
@@ -49,6 +50,10 @@ class Cell(ABC):
         """The parameters that `bias` adds."""
         return {"b": ParamSpec((self.gates * self.units,), Zeros())}
 
+    @abstractmethod
+    def cost(self, width: int) -> Cost:
+        """Operations of one step of one sample with an input of `width` entries; no memory counted."""
+
     def rest(self, rows: int, dtype: Any) -> State:
         """The state before the first step: zeros."""
         return tuple(np.zeros((rows, self.units), dtype) for _ in range(self.states))
@@ -71,6 +76,9 @@ class Cell(ABC):
 class ElmanCell(Cell):
     """h_t = tanh(x_t W + h_{t-1} U + b)."""
 
+    def cost(self, width: int) -> Cost:
+        return sums_of_products(self.units, width + self.units, self.bias).then(Cost(work=self.units, depth=1))
+
     def forward(self, p: Params, x: Array, state: State, keep: Array | None) -> tuple[Array, State, Any]:
         h = rnn(_project(x, p), p["U"], state[0], keep)
         return h[1:], _last(h), (x, h)
@@ -90,6 +98,10 @@ class LSTMCell(Cell):
 
     gates = 4
     states = 2
+
+    def cost(self, width: int) -> Cost:
+        gates = sums_of_products(4 * self.units, width + self.units, self.bias)
+        return gates.then(Cost(work=9 * self.units, depth=5))  # 4 gates; f c + i g, o tanh c
 
     def biases(self) -> dict[str, ParamSpec]:
         return {"b": ParamSpec((4 * self.units,), _forget_nothing)}
@@ -113,6 +125,12 @@ class GRUCell(Cell):
     """The gated recurrent unit; gates r, z, n. `bU` (H,) is the bias within the reset."""
 
     gates = 3
+
+    def cost(self, width: int) -> Cost:
+        h = self.units
+        of_input, of_state = (sums_of_products(h, n, self.bias) for n in (width, h))
+        gates = sums_of_products(2 * h, width + h, self.bias).beside(of_input).beside(of_state)
+        return gates.then(Cost(work=8 * h, depth=7))  # r, z, n; r q and a sum; n + z (h - n)
 
     def biases(self) -> dict[str, ParamSpec]:
         return {"b": ParamSpec((3 * self.units,), Zeros()), "bU": ParamSpec((self.units,), Zeros())}

@@ -6,6 +6,7 @@ times of a profile add up.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape, kind_of
 
 __all__ = ["Child", "Concat", "Container", "Residual", "Sequential", "run_backward", "run_forward"]
@@ -40,8 +42,16 @@ class Container(Layer):
             for key, spec in layer.specs(shape).items()
         }
 
-    def madds(self, in_shape: Shape) -> int:
-        return sum(layer.madds(shape) for _, layer, shape in self.children(in_shape))
+    def own_cost(self, in_shape: Shape) -> Cost:
+        """The cost of what the container does besides its sublayers."""
+        return Cost()
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """Sublayers one after the other, and what the container adds."""
+        total = Cost()
+        for _, layer, shape in self.children(in_shape):
+            total = total.then(layer.cost(shape))
+        return total.then(self.own_cost(in_shape))
 
 
 def run_forward(layer: Layer, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Any]:
@@ -140,6 +150,13 @@ class Residual(Container):
             return dy
         return dxs[0] + (dy if self.shortcut is None else dxs[1])
 
+    def own_cost(self, in_shape: Shape) -> Cost:
+        n = math.prod(self.out_shape(in_shape))
+        return Cost(work=n, depth=1, moved=3 * n)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return _side_by_side(self, in_shape)
+
     def _parts(self) -> list[tuple[str, Layer]]:
         return [("body", self.body)] + ([] if self.shortcut is None else [("shortcut", self.shortcut)])
 
@@ -189,6 +206,20 @@ class Concat(Container):
         for other in dxs[1:]:
             dx = dx + other  # not in place: an identity branch returns a view of dy
         return dx
+
+    def own_cost(self, in_shape: Shape) -> Cost:
+        return Cost(moved=2 * math.prod(self.out_shape(in_shape)))
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return _side_by_side(self, in_shape)
+
+
+def _side_by_side(container: Container, in_shape: Shape) -> Cost:
+    """Sublayers at the same time, then what the container adds."""
+    total = Cost()
+    for _, layer, shape in container.children(in_shape):
+        total = total.beside(layer.cost(shape))
+    return total.then(container.own_cost(in_shape))
 
 
 def _checked(owner: Layer, layers: Any) -> tuple[Layer, ...]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.initializers import HeNormal, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import NONE, PairLike, check_margin, image_window, one_of, out_size, positive
 from sparkdl.ops.conv import conv2d, conv2d_grad_data, conv2d_grad_weights
 from sparkdl.ops.norm import channel_sum
@@ -90,9 +91,9 @@ class Conv2D(Layer):
         dx = conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
         return dx if win is image else pad2d_grad(dx, size, image.pads, self.padding_mode)
 
-    def madds(self, in_shape: Shape) -> int:
+    def cost(self, in_shape: Shape) -> Cost:
         taps = math.prod(self._window(in_shape).kernel) * in_shape[2] // self.groups
-        return math.prod(self.out_shape(in_shape)) * taps
+        return priced(self, in_shape, sums_of_products(math.prod(self.out_shape(in_shape)), taps, self.bias))
 
     def _window(self, in_shape: Shape) -> Window:
         win = image_window("Conv2D", in_shape, self.kernel, self.stride, self.padding, self.dilation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkdl.nn.conv import Conv2D
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.initializers import HeNormal
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
 from sparkdl.nn.pool import AvgPool2D, MaxPool2D
@@ -58,8 +59,8 @@ class Conv1D(Layer):
     def backward(self, p: Params, cache: tuple[Array, Pair], dy: Array, g: Params, ctx: Ctx) -> Array:
         return self._image.backward(_with_row(p), cache, dy[:, None], _with_row(g), ctx)[:, 0]
 
-    def madds(self, in_shape: Shape) -> int:
-        return self._image.madds(as_image("Conv1D", in_shape))
+    def cost(self, in_shape: Shape) -> Cost:
+        return self._image.cost(as_image("Conv1D", in_shape))
 
     @property
     def _image(self) -> Conv2D:
@@ -102,6 +103,9 @@ class MaxPool1D(Layer):
     def backward(self, p: Params, cache: tuple[Array, Pair], dy: Array, g: Params, ctx: Ctx) -> Array:
         return self._image.backward(p, cache, dy[:, None], g, ctx)[:, 0]
 
+    def cost(self, in_shape: Shape) -> Cost:
+        return self._image.cost(as_image("MaxPool1D", in_shape))
+
     @property
     def _image(self) -> MaxPool2D:
         return MaxPool2D(*_pool_options(self), self.ceil_mode)
@@ -130,6 +134,9 @@ class AvgPool1D(Layer):
 
     def backward(self, p: Params, cache: Pair, dy: Array, g: Params, ctx: Ctx) -> Array:
         return self._image.backward(p, cache, dy[:, None], g, ctx)[:, 0]
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return self._image.cost(as_image("AvgPool1D", in_shape))
 
     @property
     def _image(self) -> AvgPool2D:

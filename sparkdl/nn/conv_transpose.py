@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, tree
 from sparkdl.nn.initializers import HeNormal, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import PairLike, check_image, image_window, positive
 from sparkdl.ops.conv_transpose import conv2d_transpose, conv2d_transpose_grad_data, conv2d_transpose_grad_weights
 from sparkdl.ops.norm import channel_sum
@@ -89,9 +90,14 @@ class Conv2DTranspose(Layer):
             g["b"][...] += channel_sum(dy)
         return conv2d_transpose_grad_data(dy, p["W"], win, self.groups) if ctx.dx else dy
 
-    def madds(self, in_shape: Shape) -> int:
-        self._check(in_shape)
-        return math.prod(in_shape) * math.prod(self._window((1, 1)).kernel) * self.filters // self.groups
+    def cost(self, in_shape: Shape) -> Cost:
+        """Every product is added to an output that starts at the bias or at zero."""
+        win = self._window((1, 1))
+        madds = math.prod(in_shape) * math.prod(win.kernel) * self.filters // self.groups
+        # The elements of a window that meet in one output lie stride / gcd(stride, dilation) apart.
+        axes = zip(in_shape, win.kernel, win.stride, win.dilation, strict=False)
+        meeting = math.prod(min(n, -(-k * math.gcd(s, d) // s)) for n, k, s, d in axes) * in_shape[2] // self.groups
+        return priced(self, in_shape, Cost(madds, 2 * madds, 1 + tree(meeting + 1)))
 
     def _check(self, in_shape: Shape) -> None:
         check_image("Conv2DTranspose", in_shape)

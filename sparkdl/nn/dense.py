@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.initializers import GlorotUniform, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 
 __all__ = ["Dense"]
 
@@ -64,8 +65,9 @@ class Dense(Layer):
         dx: Array = dy @ p["W"].T
         return dx.reshape(x.shape)
 
-    def madds(self, in_shape: Shape) -> int:
-        return math.prod(in_shape) * self.units
+    def cost(self, in_shape: Shape) -> Cost:
+        outputs = math.prod(self.out_shape(in_shape))
+        return priced(self, in_shape, sums_of_products(outputs, in_shape[-1], self.bias))
 
 
 def _rows(x: Array) -> Array:

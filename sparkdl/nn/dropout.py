@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
 
 __all__ = ["Dropout"]
@@ -38,6 +39,9 @@ class Dropout(Layer):
 
     def backward(self, p: Params, cache: Array | None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return dy if cache is None else self._scaled(dy, cache)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return Cost()  # evaluation does nothing
 
     def _scaled(self, x: Array, kept: Array) -> Array:
         y: Array = x * kept

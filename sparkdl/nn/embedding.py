@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.initializers import RandomNormal
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
 from sparkdl.nn.window import positive
@@ -55,6 +57,11 @@ class Embedding(Layer):
             at, drows = at[kept], drows[kept]
         embed_grad(g["E"], at, drows)
         return np.broadcast_to(np.zeros((), dy.dtype), cache.shape)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """No operations: of the table, only the rows that are looked up move."""
+        rows = math.prod(in_shape)
+        return Cost(moved=rows + 2 * rows * self.dim, parameters=self.size * self.dim)
 
     def _indices(self, x: Array) -> Array:
         exact = x.dtype.kind in "iu" or self.size <= 2 ** (np.finfo(x.dtype).nmant + 1)

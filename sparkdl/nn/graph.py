@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparkdl.nn.containers import Child, Container, run_backward, run_forward
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
-from sparkdl.nn.merge import MERGES, Merge, merge, merge_grad, merged_shape
+from sparkdl.nn.merge import MERGES, Merge, merge, merge_cost, merge_grad, merged_shape
 from sparkdl.nn.window import one_of
 
 __all__ = ["Graph", "Input", "Node"]
@@ -116,6 +117,28 @@ class Graph(Container):
         shapes = self._shapes(in_shape)
         outs = [shapes[name] for name in self.outputs]
         return outs[0] if len(outs) == 1 else (sum(map(math.prod, outs)),)
+
+    def own_cost(self, in_shape: Shape) -> Cost:
+        """What merging takes; its depth is part of that of the paths."""
+        shapes, total = self._shapes(in_shape), Cost()
+        for node in self.nodes:
+            total = total.beside(merge_cost(node.merge, [shapes[name] for name in node.inputs]))
+        if len(self.outputs) > 1:
+            total = total.beside(Cost(moved=2 * math.prod(self.out_shape(in_shape))))
+        return replace(total, depth=0)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """Nodes as soon as what they read is there; parameters that are shared count once."""
+        shapes, layers, total = self._shapes(in_shape), self._layers(), self.own_cost(in_shape)
+        depths = dict.fromkeys(self._input_names(), 0)
+        for node in self.nodes:
+            inputs = [shapes[name] for name in node.inputs]
+            depths[node.name] = max(depths[name] for name in node.inputs) + merge_cost(node.merge, inputs).depth
+            if owner := _owner(node):
+                cost = layers[owner].cost(merged_shape(node.merge, inputs))
+                depths[node.name] += cost.depth
+                total = total.beside(replace(cost, parameters=cost.parameters * (owner == node.name)))
+        return replace(total, depth=max(depths[name] for name in self.outputs))
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, _Cache]:
         values, cache, layers = self._split(x), _Cache({}, {}, {}), self._layers()

@@ -5,6 +5,7 @@ Parameters come in, caches go out. A layer pickles small, is safe in threads, an
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,7 +15,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Clock", "Ctx", "Initializer", "Layer", "ParamSpec", "Params", "Shape", "kind_of"]
+from sparkdl.nn.cost import Cost
+
+__all__ = ["Array", "Clock", "Ctx", "Initializer", "Layer", "ParamSpec", "Params", "Shape", "kind_of", "priced"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
@@ -95,9 +98,20 @@ class Layer(ABC):
     def backward(self, p: Params, cache: Any, dy: Array, g: Params, ctx: Ctx) -> Array:
         """dy (N, *out_shape) -> dx (N, *in_shape); adds into g. Unless `ctx.dx`, it may return anything."""
 
+    def cost(self, in_shape: Shape) -> Cost:
+        """The cost of one sample's forward pass: one operation for each entry of y, unless the layer knows better."""
+        return priced(self, in_shape, Cost(work=math.prod(self.out_shape(in_shape)), depth=1))
+
     def madds(self, in_shape: Shape) -> int:
         """Multiply-adds of one sample's forward pass; element-wise work counts as none."""
-        return 0
+        return self.cost(in_shape).madds
+
+
+def priced(layer: Layer, in_shape: Shape, operations: Cost) -> Cost:
+    """The operations and the memory of a layer that reads x and its parameters, and writes y."""
+    size = sum(math.prod(spec.shape) for spec in layer.specs(in_shape).values())
+    moved = math.prod(in_shape) + size + math.prod(layer.out_shape(in_shape))
+    return operations.then(Cost(moved=moved, parameters=size))
 
 
 def kind_of(cls: type) -> str:

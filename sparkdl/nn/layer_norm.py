@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, tree
 from sparkdl.nn.initializers import Ones, Zeros
-from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import positive
 from sparkdl.ops.layer_norm import group_norm, group_norm_grad, layer_norm, layer_norm_grad
 
@@ -54,6 +55,10 @@ class LayerNorm(Layer):
         _add(self, g, dgamma, dbeta)
         return dx.reshape(dy.shape)
 
+    def cost(self, in_shape: Shape) -> Cost:
+        width = self.out_shape(in_shape)[-1]
+        return _cost(self, in_shape, math.prod(in_shape[:-1]), width)
+
 
 @dataclass(frozen=True)
 class GroupNorm(Layer):
@@ -96,6 +101,15 @@ class GroupNorm(Layer):
         dx, dgamma, dbeta = group_norm_grad(x, dy.reshape(x.shape), self.groups, gamma, mean, inv)
         _add(self, g, dgamma, dbeta)
         return dx.reshape(dy.shape)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return _cost(self, in_shape, self.groups, math.prod(self.out_shape(in_shape)) // self.groups)
+
+
+def _cost(layer: LayerNorm | GroupNorm, in_shape: Shape, rows: int, n: int) -> Cost:
+    """`rows` times n numbers: mean, x - mean, mean of its squares, sqrt(var + eps), the quotient; gamma and beta."""
+    work, depth = rows * (5 * n + 2), 2 * tree(n) + 7
+    return priced(layer, in_shape, Cost(work=work + 2 * rows * n * layer.affine, depth=depth + 2 * layer.affine))
 
 
 def _check_eps(layer: LayerNorm | GroupNorm) -> None:

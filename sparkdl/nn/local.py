@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.drawing import EachPlace
 from sparkdl.nn.initializers import HeNormal, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import PairLike, image_window, out_size, positive
 from sparkdl.ops.local import local2d, local2d_grad_data, local2d_grad_weights
 from sparkdl.ops.window import Padding, Window
@@ -67,8 +68,9 @@ class LocallyConnected2D(Layer):
             g["b"][...] += dy.sum(axis=0)
         return local2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win) if ctx.dx else dy
 
-    def madds(self, in_shape: Shape) -> int:
-        return math.prod(self.out_shape(in_shape)) * math.prod(self._window(in_shape).kernel) * in_shape[2]
+    def cost(self, in_shape: Shape) -> Cost:
+        taps = math.prod(self._window(in_shape).kernel) * in_shape[2]
+        return priced(self, in_shape, sums_of_products(math.prod(self.out_shape(in_shape)), taps, self.bias))
 
     def _window(self, in_shape: Shape) -> Window:
         return image_window("LocallyConnected2D", in_shape, self.kernel, self.stride, self.padding, self.dilation)

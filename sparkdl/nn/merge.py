@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost, tree
 from sparkdl.nn.layer import Array, Shape
 
-__all__ = ["MERGES", "Merge", "merge", "merge_grad", "merged_shape"]
+__all__ = ["MERGES", "Merge", "merge", "merge_cost", "merge_grad", "merged_shape"]
 
 Merge = Literal["concat", "add", "subtract", "multiply"]
 MERGES: tuple[str, ...] = get_args(Merge)
@@ -28,6 +29,14 @@ def merged_shape(how: str, shapes: Sequence[Shape]) -> Shape:
     if len({tuple(s) for s in shapes}) > 1:
         raise ValueError(f'"{how}" works entry by entry, so the shapes must agree; got {shown}.')
     return shapes[0]
+
+
+def merge_cost(how: str, shapes: Sequence[Shape]) -> Cost:
+    """The cost of one merged sample; a single value is passed on for nothing."""
+    n, k = math.prod(merged_shape(how, shapes)), len(shapes)
+    if k == 1:
+        return Cost()
+    return Cost(moved=2 * n) if how == "concat" else Cost(work=(k - 1) * n, depth=tree(k), moved=(k + 1) * n)
 
 
 def merge(how: str, xs: Sequence[Array]) -> tuple[Array, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.initializers import Ones, Zeros
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.ops.norm import batch_norm, batch_norm_grad, batch_norm_grad_sums, mean_var, moment_sums
 
 __all__ = ["BatchNorm"]
@@ -92,6 +94,10 @@ class BatchNorm(Layer):
         if ctx.sync is not None:
             ctx.sync(sums.reshape(-1))  # a view: messages have one axis
         return batch_norm_grad(x, dy, mean, inv, scale, sums, n)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """In evaluation a factor and an addend for each channel, which all samples share."""
+        return priced(self, in_shape, Cost(work=2 * math.prod(self.out_shape(in_shape)), depth=2))
 
     def _moved(self, running: tuple[Array, Array], mean: Array, var: Array, n: int) -> tuple[Array, Array]:
         """The running statistics after a batch of n values a channel."""

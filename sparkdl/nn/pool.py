@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
+from sparkdl.nn.cost import Cost, tree
+from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape, priced
 from sparkdl.nn.window import PairLike, check_image, counted, image_window, out_size
 from sparkdl.ops.pool import avg_pool, avg_pool_grad, coverage, max_pool, max_pool_grad
 from sparkdl.ops.window import Padding, Pads, Pair, Window, pair
@@ -46,6 +47,10 @@ class MaxPool2D(Layer):
         at, size = cache
         return max_pool_grad(dy, at, size, _window(self, (*size, 1))[0])
 
+    def cost(self, in_shape: Shape) -> Cost:
+        taps = math.prod(_window(self, in_shape)[0].kernel)
+        return priced(self, in_shape, Cost(work=(taps - 1) * math.prod(self.out_shape(in_shape)), depth=tree(taps)))
+
 
 @dataclass(frozen=True)
 class AvgPool2D(Layer):
@@ -74,6 +79,10 @@ class AvgPool2D(Layer):
 
     def backward(self, p: Params, cache: Pair, dy: Array, g: Params, ctx: Ctx) -> Array:
         return avg_pool_grad(dy, cache, *self._counted(cache))
+
+    def cost(self, in_shape: Shape) -> Cost:
+        taps = math.prod(_window(self, in_shape)[0].kernel)
+        return priced(self, in_shape, Cost(work=taps * math.prod(self.out_shape(in_shape)), depth=tree(taps) + 1))
 
     def _counted(self, size: Pair) -> tuple[Window, Array]:
         win, pads = _window(self, (*size, 1))
@@ -111,6 +120,11 @@ class GlobalAvgPool(Layer):
             return dx
         each = dy / math.prod(shape[1:-1])
         return np.broadcast_to(each.reshape(len(dy), *[1] * (len(shape) - 2), shape[-1]), shape)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        self.out_shape(in_shape)
+        depth = tree(math.prod(in_shape[:-1])) + 1
+        return priced(self, in_shape, Cost(work=math.prod(in_shape), depth=depth))
 
 
 def _window(layer: MaxPool2D | AvgPool2D, in_shape: Shape) -> tuple[Window, Pads]:

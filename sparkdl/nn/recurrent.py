@@ -6,14 +6,15 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparkdl.nn.cells import Cell, ElmanCell, GRUCell, LSTMCell, State
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.initializers import GlorotUniform, Orthogonal
-from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape
+from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import check_sequence, counted, positive
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
@@ -79,9 +80,17 @@ class _Recurrent(Layer):
                 specs.update({f"{name}/{key}": spec for key, spec in own.items()})
         return specs
 
-    def madds(self, in_shape: Shape) -> int:
-        weights = (spec.shape for spec in self.specs(in_shape).values() if len(spec.shape) == 2)
-        return in_shape[0] * sum(map(math.prod, weights))
+    def cost(self, in_shape: Shape) -> Cost:
+        """Steps wait for each other, layers too: forward in time layer l + 1 follows layer l step by step."""
+        self.out_shape(in_shape)
+        steps, total, depths = in_shape[0], Cost(), list[int]()
+        for layer in range(self.layers):
+            step = self._cell.cost(self._width if layer else in_shape[1])
+            total = total.beside(step.times(steps * (1 + self.bidirectional)))
+            depths.append(step.depth)
+        depth = steps * sum(depths) if self.bidirectional else sum(depths) + (steps - 1) * max(depths)
+        between = 2 * (self.layers - 1) * steps * self._width
+        return priced(self, in_shape, replace(total, depth=depth, moved=between))
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[list[_Pass]]]:
         W = p["l0"]["W"]

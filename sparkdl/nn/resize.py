@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
+from sparkdl.nn.cost import Cost
+from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape, priced
 from sparkdl.nn.window import PairLike, check_image, one_of
 from sparkdl.ops.pad import crop2d, pad2d
 from sparkdl.ops.resample import bilinear, bilinear_grad, nearest, nearest_grad
@@ -42,6 +44,9 @@ class ZeroPad2D(Layer):
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return crop2d(dy, _sides("ZeroPad2D", self.padding))
 
+    def cost(self, in_shape: Shape) -> Cost:
+        return priced(self, in_shape, Cost())
+
 
 @dataclass(frozen=True)
 class Crop2D(Layer):
@@ -67,6 +72,9 @@ class Crop2D(Layer):
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return pad2d(dy, _sides("Crop2D", self.crop))
 
+    def cost(self, in_shape: Shape) -> Cost:
+        return Cost()  # a view
+
 
 @dataclass(frozen=True)
 class PadChannels(Layer):
@@ -90,6 +98,9 @@ class PadChannels(Layer):
 
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return dy[..., self.before : dy.shape[-1] - self.after]
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return priced(self, in_shape, Cost())
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,13 @@ class UpSample2D(Layer):
 
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         return (nearest_grad if self.mode == "nearest" else bilinear_grad)(dy, self._factors())
+
+    def cost(self, in_shape: Shape) -> Cost:
+        """Bilinear, a number is a x + b y along the rows, then along the columns."""
+        y = self.out_shape(in_shape)
+        if self.mode == "nearest":
+            return priced(self, in_shape, Cost())
+        return priced(self, in_shape, Cost(work=3 * (y[0] * in_shape[1] * y[2] + math.prod(y)), depth=4))
 
     def _factors(self) -> Pair:
         return pair("UpSample2D: scale", self.scale)

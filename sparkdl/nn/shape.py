@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
 
 __all__ = ["Flatten", "Permute", "Reshape"]
@@ -26,6 +27,9 @@ class Flatten(Layer):
 
     def backward(self, p: Params, cache: Shape, dy: Array, g: Params, ctx: Ctx) -> Array:
         return dy.reshape(cache)
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return Cost()  # a view
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Reshape(Layer):
     def backward(self, p: Params, cache: Shape, dy: Array, g: Params, ctx: Ctx) -> Array:
         return dy.reshape(cache)
 
+    def cost(self, in_shape: Shape) -> Cost:
+        return Cost()  # a view
+
 
 @dataclass(frozen=True)
 class Permute(Layer):
@@ -81,3 +88,6 @@ class Permute(Layer):
     def backward(self, p: Params, cache: None, dy: Array, g: Params, ctx: Ctx) -> Array:
         back = sorted(range(len(self.order)), key=self.order.__getitem__)
         return dy.transpose(0, *(i + 1 for i in back))
+
+    def cost(self, in_shape: Shape) -> Cost:
+        return Cost()  # a view

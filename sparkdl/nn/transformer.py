@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sparkdl.nn.attention import MultiHeadAttention
 from sparkdl.nn.containers import Child, Container, Sequential, run_backward, run_forward
+from sparkdl.nn.cost import Cost
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.dropout import Dropout
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
@@ -94,6 +96,10 @@ class TransformerBlock(Container):
                 d = back(norm, d)
                 d = d + back(body, back(drop, d))
         return d
+
+    def own_cost(self, in_shape: Shape) -> Cost:
+        n = math.prod(in_shape)
+        return Cost(work=2 * n, depth=2, moved=6 * n)  # two sums
 
     def _parts(self, width: int) -> dict[str, Any]:
         hidden = 4 * width if self.hidden is None else self.hidden

@@ -9,6 +9,7 @@ from sparkdl.nn import (
     Dense,
     Flatten,
     Model,
+    ReLU,
     Residual,
     Sequential,
     Tanh,
@@ -55,6 +56,20 @@ total                                 142,850"""
 
 def test_layers() -> None:
     assert summary(MODEL) == SUMMARY
+
+
+def test_costs() -> None:
+    """Depths are 1 + ceil(log2 5), 1, 1 and 1 + log2 4; bytes those of what is read, of the parameters, of y."""
+    net = Sequential([Flatten(), Residual(Sequential([Dense(4), ReLU()])), Dense(1, bias=False)])
+    lines = summary(Model(net, MSE(), (2, 2)), cost=True).splitlines()
+    assert lines[0].split("  ")[-1] == "parameter bytes"
+    cells = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    assert cells["flatten_0"] == ["4"]
+    assert cells["residual_1"] == ["4", "4", "1", "48"]
+    assert cells["dense_0"] == ["4", "20", "16", "32", "4", "112", "80"]
+    assert cells["relu_1"] == ["4", "4", "1", "32"]
+    assert cells["dense_2"] == ["1", "4", "4", "7", "3", "36", "16"]
+    assert cells["total"] == ["24", "20", "47", "9", "228", "96"]
 
 
 def test_parameters() -> None:
