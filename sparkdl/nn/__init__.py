@@ -43,6 +43,7 @@ from sparkdl.nn.recurrent import GRU, LSTM, SimpleRNN
 from sparkdl.nn.resize import Crop2D, PadChannels, UpSample2D, ZeroPad2D
 from sparkdl.nn.shape import Flatten, Permute, Reshape
 from sparkdl.nn.summary import parameter_table, summary
+from sparkdl.nn.torchvision import from_torchvision
 from sparkdl.nn.transformer import TransformerBlock
 from sparkdl.nn.vector_losses import CosineDistance, KLDivergence
 
@@ -139,6 +140,7 @@ __all__ = [
     "decode_loss",
     "encode",
     "fold_batch_norm",
+    "from_torchvision",
     "initializers",
     "kind_of",
     "parameter_table",

@@ -22,6 +22,7 @@ import sparkdl
 from sparkdl.errors import ConfigError, ModelFormatError
 from sparkdl.nn import Array, Layer, Layout, Loss, Model
 from sparkdl.nn.codec import decode_layer, decode_loss, encode
+from sparkdl.nn.torchvision import from_torchvision, is_torchvision
 from sparkdl.train.files import Files, publish_folder
 from sparkdl.train.history import History
 from sparkdl.train.metrics import METRICS, Metric, decode_metric, encode_metric
@@ -115,11 +116,14 @@ def load_model(
 def load_weights(files: Files, path: str, layout: Layout, params: Array) -> None:
     """Fill params (layout.size,), in place, from a model's folder or a safetensors file of the same layout.
 
+    The file may also be a state dict of torchvision's ResNet or VGG, for the same network of the zoo.
     Errors: ModelFormatError where there are no weights or where they belong to another model.
     """
     name = path if path.endswith(".safetensors") else posixpath.join(path, WEIGHTS)
     try:
         tensors = unpack(files.read_bytes(name))
+        if is_torchvision(tensors):
+            tensors = from_torchvision(layout, tensors)
     except FileNotFoundError as e:
         raise ModelFormatError(f"There are no weights in {path}: {name} does not exist.") from e
     except ValueError as e:
