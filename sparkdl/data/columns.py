@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkdl.data.findings import Array, Findings
-from sparkdl.data.images import decode
-from sparkdl.data.kinds import is_list, is_text
+from sparkdl.data.images import decode, unpack
+from sparkdl.data.kinds import is_image, is_list, is_text
 from sparkdl.data.schema import Field, Shape
 
 __all__ = ["column", "matrix", "nulls", "numbers", "scalar"]
@@ -162,12 +162,15 @@ def _binary(field: Field, values: pa.Array, found: Findings) -> Array:
 def _images(field: Field, values: pa.Array, found: Findings) -> tuple[Array, Field]:
     found.add(field.name, "null", np.flatnonzero(nulls(values)), "null")
     shape, x = field.shape, np.zeros((len(values), math.prod(field.shape or (0,))), np.uint8)
+    size = None if shape is None else (shape[0], shape[1])
+    read: Any = unpack if is_image(values.type) else decode
     for row in map(int, np.flatnonzero(~found.bad)):
         data = values[row].as_py()
         try:
-            pixels = decode(data, field.channels)
-        except ValueError as e:
-            found.add(field.name, "not an image", np.array([row]), f"{len(data)} bytes: {e}")
+            pixels = read(data, field.channels, size, field.resize)
+        except (TypeError, ValueError) as e:
+            origin = f"{len(data)} bytes" if isinstance(data, bytes) else data.get("origin", "an image")
+            found.add(field.name, "not an image", np.array([row]), f"{origin}: {e}")
             continue
         if shape is None:
             shape, x = pixels.shape, np.zeros((len(values), pixels.size), np.uint8)

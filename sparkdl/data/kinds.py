@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["is_bytes", "is_list", "is_number", "is_text", "is_vector", "is_whole", "plain"]
+__all__ = ["is_bytes", "is_image", "is_list", "is_number", "is_text", "is_vector", "is_whole", "plain"]
 
 VECTOR_FIELDS = ["type", "size", "indices", "values"]  # Spark ML's vectors, dense and sparse, as Arrow shows them
+IMAGE_FIELDS = ["height", "width", "nChannels", "mode", "data"]
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
@@ -33,6 +34,11 @@ def is_text(kind: pa.DataType) -> bool:
 def is_vector(kind: pa.DataType) -> bool:
     """A vector of Spark ML as Arrow shows it."""
     return bool(pa.types.is_struct(kind)) and [kind.field(i).name for i in range(kind.num_fields)] == VECTOR_FIELDS
+
+
+def is_image(kind: pa.DataType) -> bool:
+    """An image as Spark's reader of images gives it."""
+    return bool(pa.types.is_struct(kind)) and set(IMAGE_FIELDS) <= {f.name for f in kind}
 
 
 def is_bytes(kind: pa.DataType) -> bool:

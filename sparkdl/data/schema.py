@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from sparkdl.data.kinds import is_bytes, is_list, is_number, is_text, is_vector, is_whole, plain
+from sparkdl.data.kinds import is_bytes, is_image, is_list, is_number, is_text, is_vector, is_whole, plain
 from sparkdl.errors import ConfigError, DataError
 
 __all__ = ["DataSpec", "Field", "Packing", "Shape", "alike", "check_columns", "resolve"]
@@ -31,7 +31,10 @@ class DataSpec:
       content of a row stands in.
     target: "classes" maps labels to 0..K-1; "values" keeps numbers (scalars, arrays or vectors).
     shape: of one sample, channels last; None takes the flat length of the first row.
-    image: "encoded" decodes PNG, JPEG and the like to bytes (H, W, channels); needs the extra `image`.
+    image: "encoded" decodes PNG, JPEG and the like to bytes (H, W, channels); needs the extra `image`. "spark" takes
+      the structs of Spark's own reader of images, whose bytes are in the order BGR; here they become RGB.
+    resize: brings images to the height and width of `shape`: "stretch" scales both axes, "crop" scales until the
+      image covers the shape and cuts off what is too much; "none" refuses images of another size.
     handle_invalid: "error" refuses nulls, NaN, infinities, ragged lists and broken images; "skip" drops their rows;
       "keep" turns null features into NaN and lets NaN and infinities pass.
     dtype: of training. Integers are stored exactly and converted when a batch is read.
@@ -45,7 +48,8 @@ class DataSpec:
     key: tuple[str, ...] = ()
     target: Literal["classes", "values"] = "classes"
     shape: tuple[int, ...] | None = None
-    image: Literal["none", "encoded"] = "none"
+    image: Literal["none", "encoded", "spark"] = "none"
+    resize: Literal["none", "stretch", "crop"] = "none"
     channels: int | None = None
     handle_invalid: Literal["error", "skip", "keep"] = "error"
     dtype: Literal["float32", "float64"] = "float32"
@@ -57,7 +61,8 @@ class DataSpec:
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("target", self.target, ("classes", "values")),
-            ("image", self.image, ("none", "encoded")),
+            ("image", self.image, ("none", "encoded", "spark")),
+            ("resize", self.resize, ("none", "stretch", "crop")),
             ("channels", self.channels, (None, 1, 3, 4)),
             ("handle_invalid", self.handle_invalid, ("error", "skip", "keep")),
             ("dtype", self.dtype, ("float32", "float64")),
@@ -86,8 +91,11 @@ class DataSpec:
         if self.label in self.features:
             raise ConfigError(f"column {self.label!r} is both a feature and the label. Remove it from data.features.")
         if self.image == "none":
-            if self.channels is not None:
-                raise ConfigError('data.channels applies to encoded images only. Set data.image = "encoded".')
+            for name, given in (("channels", self.channels is not None), ("resize", self.resize != "none")):
+                if given:
+                    raise ConfigError(f'data.{name} applies to encoded images only. Set data.image = "encoded".')
+        elif self.resize != "none" and self.shape is None:
+            raise ConfigError(f'data.resize = "{self.resize}" needs the size. Give data.shape.')
         elif self.shape is not None and (len(self.shape) != 3 or self.shape[2] != (self.channels or self.shape[2])):
             raise ConfigError(
                 f"data.shape of images is (height, width, channels); got {self.shape} with channels {self.channels}."
@@ -118,7 +126,7 @@ class Field:
     """How one array of a sample is found in a row, and stored.
 
     kind: "scalars", "list", "vector", "binary", "image" for arrays; "bool", "int", "float", "string" for labels.
-    shape: of one sample; None until the first row shows it. depth: levels of lists. channels: of decoded images.
+    shape: of one sample; None until the first row shows it. depth: levels of lists. channels, resize: of images.
     keep: nulls become NaN, and what is not finite passes.
     """
 
@@ -129,6 +137,7 @@ class Field:
     depth: int = 0
     channels: int | None = None
     keep: bool = False
+    resize: str = "none"
 
     @property
     def name(self) -> str:
@@ -195,16 +204,19 @@ def _features(spec: DataSpec, schema: pa.Schema) -> Field:
     kind, keep = kinds[0], spec.handle_invalid == "keep"
     if spec.image == "encoded" and not (len(kinds) == 1 and is_bytes(kind)):
         raise _wrong(spec.features[0], schema, "encoded images are one column of bytes")
+    if spec.image == "spark" and not (len(kinds) == 1 and is_image(kind)):
+        raise _wrong(spec.features[0], schema, "images of Spark are one column of structs, as its reader makes them")
     if all(map(is_number, kinds)):
         return _scalars(spec, kinds)
     if len(kinds) > 1:
         odd = next(name for name, k in zip(spec.features, kinds, strict=True) if not is_number(k))
         remedy = TEXT_REMEDY if is_text(plain(schema.field(odd).type)) else "Give an array or an image alone."
         raise _wrong(odd, schema, "several feature columns must be scalar numbers", remedy)
+    if spec.image != "none":
+        channels = spec.channels or (spec.shape or (0, 0, None))[2]
+        return Field(spec.features, "image", "uint8", spec.shape, channels=channels, resize=spec.resize)
     if is_bytes(kind):
-        if spec.image == "none":
-            return Field(spec.features, "binary", "uint8", spec.shape)
-        return Field(spec.features, "image", "uint8", spec.shape, 0, spec.channels or (spec.shape or (0, 0, None))[2])
+        return Field(spec.features, "binary", "uint8", spec.shape)
     if not (is_vector(kind) or is_list(kind)):
         remedy = TEXT_REMEDY if is_text(kind) else ""
         raise _wrong(spec.features[0], schema, "features are numbers, lists of numbers, vectors or bytes", remedy)

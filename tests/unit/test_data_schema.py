@@ -50,6 +50,9 @@ SCHEMA = pa.schema(
         ({"scale": float("nan")}, "a finite factor"),
         ({"features": ("x", "y")}, "column 'y' is both a feature and the label"),
         ({"channels": 3}, "applies to encoded images only"),
+        ({"resize": "crop"}, "data.resize applies to encoded images only"),
+        ({"resize": "crop", "image": "encoded"}, 'data.resize = "crop" needs the size. Give data.shape'),
+        ({"resize": "fit", "image": "encoded"}, "data.resize is one of 'none', 'stretch', 'crop'"),
         ({"channels": 2, "image": "encoded"}, "data.channels is one of None, 1, 3, 4; got 2"),
         ({"image": "encoded", "shape": (784,)}, r"\(height, width, channels\); got \(784,\)"),
         ({"image": "encoded", "shape": (8, 8, 3), "channels": 1}, "with channels 1"),
@@ -84,6 +87,7 @@ def test_settings_that_do_not_go_together_are_refused(options, words):
         ),
         ({"image": "encoded"}, "column 'x' has type list<.*encoded images are one column of bytes"),
         ({"features": ("raw", "a"), "image": "encoded"}, "encoded images are one column"),
+        ({"features": ("raw",), "image": "spark"}, "column 'raw' has type .*images of Spark are one column of structs"),
         ({"label": "when"}, "column 'when' has type timestamp.* a class label is a number, a boolean or a string"),
         ({"label": "words"}, 'For arrays as targets set data.target = "values"'),
         (

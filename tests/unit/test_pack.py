@@ -184,6 +184,26 @@ def test_images_are_decoded():
     assert x.shape == (1, 4, 5, 3)
 
 
+def test_images_are_brought_to_one_size():
+    large, small = np.full((8, 12, 3), 200, np.uint8), np.full((2, 2, 3), 50, np.uint8)
+    for how in ("stretch", "crop"):
+        x, _, _ = arrays(pack(batch([png(large), png(small)]), replace(IMAGES, shape=(4, 5, 3), resize=how))[0])
+        np.testing.assert_array_equal(x, [np.full((4, 5, 3), 200), np.full((4, 5, 3), 50)])
+
+
+def test_images_of_spark_are_unpacked():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
+    good = {"origin": "a.png", "height": 4, "width": 5, "nChannels": 3, "mode": 16, "data": pixels[..., ::-1].tobytes()}
+    kind = pa.struct([("origin", pa.string()), *((n, pa.int32()) for n in ("height", "width", "nChannels", "mode"))])
+    kind = pa.struct([*kind, ("data", pa.binary())])
+    values = pa.array([good, good | {"mode": -1}, None, good | {"data": None}], kind)
+    table = pa.record_batch({"x": values, "y": pa.array([0, 1, 0, 1], pa.int32())})
+    shards, stats = pack(table, replace(IMAGES, image="spark"))
+    np.testing.assert_array_equal(arrays(shards)[0], [pixels])
+    assert found(stats) == {("x", "not an image"): 2, ("x", "null"): 1}
+    assert stats.found["x", "not an image"].text.startswith("a.png: not an image of 8 bits: mode -1")
+
+
 def test_broken_and_odd_images_are_faults():
     good = np.zeros((4, 5, 3), np.uint8)
     data = batch([png(good), b"no image", png(good)[:-30], None, png(good[:2])])
