@@ -12,6 +12,7 @@ from sparkdl.comm.compress import COMPRESSORS, Compressor
 from sparkdl.comm.gossip import TOPOLOGIES, Topology
 from sparkdl.config.places import Where, nearest
 from sparkdl.config.schema import PATH, Codec, Named, Schema, rule, slots
+from sparkdl.data import AUGMENTATIONS, Augmentation
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Layer, Loss, Sequential, Shape
 from sparkdl.nn.codec import INITIALIZERS, LAYERS, LOSSES
@@ -168,6 +169,7 @@ _PLAIN = Schema({Schedule: Named(SCHEDULES)})
 SCHEMA = Schema(
     {
         Compressor: Named(COMPRESSORS),
+        Augmentation: Named(AUGMENTATIONS),
         Initializer: Named(INITIALIZERS, tag="kind"),
         Layer: Named(LAYERS, tag="kind"),
         Loss: Named(LOSSES),

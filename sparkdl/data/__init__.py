@@ -1,5 +1,6 @@
 """From tables to shards, and from shards to minibatches. `sparkdl.data.spark` holds what needs Spark."""
 
+from sparkdl.data.augment import AUGMENTATIONS, Augmentation, ColorJitter, Cutout, Flip, RandomCrop, augment
 from sparkdl.data.info import DataInfo
 from sparkdl.data.labels import LabelMap
 from sparkdl.data.local import LocalShards, read_path, spool_local
@@ -12,8 +13,13 @@ from sparkdl.data.shard import Handle, Piece, Shard, ShardMissing
 from sparkdl.data.synthetic import synthetic
 
 __all__ = [
+    "AUGMENTATIONS",
+    "Augmentation",
+    "ColorJitter",
+    "Cutout",
     "DataInfo",
     "DataSpec",
+    "Flip",
     "Handle",
     "LabelMap",
     "LocalShards",
@@ -21,9 +27,11 @@ __all__ = [
     "Piece",
     "Plan",
     "Preprocess",
+    "RandomCrop",
     "Shard",
     "ShardMissing",
     "ShardReader",
+    "augment",
     "packed_rows",
     "read_path",
     "resolve",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +27,12 @@ class ShardReader:
         self.handle, self.info = handle, info
         self.train_rows, self.valid_rows = handle.train.rows, handle.valid.rows
 
-    def train_batch(self, index: Array) -> Batch:
-        """The training rows with these places in the shard, 0..train_rows-1."""
-        return self._batch(self._train.gather(index)) if len(index) else self._empty()
+    def train_batch(self, index: Array, change: Callable[[Array], Array] | None = None) -> Batch:
+        """The training rows with these places in the shard, 0..train_rows-1; x as stored goes through `change`."""
+        if not len(index):
+            return self._empty()
+        rows = self._train.gather(index)
+        return self._batch(rows if change is None else rows._replace(x=change(rows.x)))
 
     def train_chunks(self, rows: int) -> Iterator[Batch]:
         """All training rows once, in a fixed order, at most `rows` at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from sparkdl.nn.layer import Array, Ctx, Layer, Shape
 from sparkdl.nn.layout import Layout
 from sparkdl.nn.losses import Loss
 
-__all__ = ["Model", "Sums"]
+__all__ = ["Model", "Objective", "Sums"]
 
+Objective = Callable[[Array, Array, Array | None], tuple[float, float, Array]]  # called as a Loss
 CHUNK_ROWS = 1024  # rows a prediction holds in flight at once
 
 
@@ -80,11 +82,19 @@ class Model:
         return self.loss.link(self.outputs(params, x))
 
     def accumulate(
-        self, params: Array, grad: Array, x: Array, y: Array, w: Array | None, ctx: Ctx
+        self,
+        params: Array,
+        grad: Array,
+        x: Array,
+        y: Array,
+        w: Array | None,
+        ctx: Ctx,
+        objective: Objective | None = None,
     ) -> tuple[Sums, Array]:
         """Adds into grad (layout.size,) what `Layer.backward` defines for one batch; returns its sums and outputs z.
 
         x (N, *in_shape); y (N, ...) as the loss takes it; w (N,) sample weights or None for ones; z (N, *out_shape).
+        `objective` stands in for the loss where training minimises another one than the model is judged by.
         A batch of no rows changes nothing, though it goes the whole way where workers meet within the pass (ctx.sync).
         """
         self._check_input(x)
@@ -93,7 +103,7 @@ class Model:
         p, g = self.layout.tree(params), self.layout.tree(grad)
         z, cache = run_forward(self.net, p, x.astype(params.dtype, copy=False), ctx)
         with ctx.span("loss"):
-            loss, weight, dz = self.loss(z, y, w)
+            loss, weight, dz = (objective or self.loss)(z, y, w)
         run_backward(self.net, p, cache, dz, g, replace(ctx, dx=False))  # nothing stands before the input
         return Sums(loss, weight, len(x)), z
 

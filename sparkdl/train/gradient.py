@@ -7,12 +7,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparkdl.data import Handle, ShardReader
+from sparkdl.data import Handle, ShardReader, augment
 from sparkdl.nn import Array, Ctx
+from sparkdl.nn.model import Objective
+from sparkdl.train.mixup import mixture
 from sparkdl.train.profile import Profile
 from sparkdl.train.task import Task
 
@@ -83,10 +86,11 @@ class ShardWorker:
                     ctx = replace(ctx, ready=self.ready)
                 started = time.perf_counter()
                 with ctx.span("data"):
-                    x, y, w = self.reader.train_batch(index)
+                    x, y, w = self.reader.train_batch(index, self._augmented(index, epoch))
+                    x, objective = self._mixed(x, index, epoch)
                 data_s += time.perf_counter() - started
                 with ctx.span("compute"):
-                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx)
+                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx, objective)
                 with ctx.span("metrics"):
                     task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
                 loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
@@ -105,6 +109,22 @@ class ShardWorker:
     def close(self) -> None:
         """Release the shard."""
         self.reader.close()
+
+    def _augmented(self, index: Array, epoch: int) -> Callable[[Array], Array] | None:
+        """What changes the images of these rows in this epoch; None where nothing does."""
+        steps, seed = self.task.training.augment, self.task.training.seed
+        if not steps:
+            return None
+        rows = self.task.info.train_offset(self.part) + index
+        return lambda x: augment(steps, x, rows, seed, epoch)
+
+    def _mixed(self, x: Array, index: Array, epoch: int) -> tuple[Array, Objective | None]:
+        """With mixup, x mixed and the loss of mixtures; x and None without."""
+        alpha, offset = self.task.training.mixup, self.task.info.train_offset(self.part)
+        if alpha is None:
+            return x, None
+        mixed = mixture(alpha, self.task.training.seed, epoch, offset + index)
+        return mixed.inputs(x), partial(mixed.loss, self.task.model.loss)
 
     def _minibatches(self, epoch: int, step: int) -> Any:
         if epoch != self._epoch:

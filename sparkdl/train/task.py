@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sparkdl.data import DataInfo, Plan
-from sparkdl.fields import COUNT, Interval, check_fields
+from sparkdl.data import Augmentation, DataInfo, Plan
+from sparkdl.errors import ConfigError
+from sparkdl.fields import COUNT, POSITIVE, Interval, check_fields
 from sparkdl.nn import Model
 from sparkdl.optim import Clip, Constant, Optimizer, Schedule
 from sparkdl.train.metrics import MetricSet
@@ -21,6 +22,9 @@ class Training:
 
     `batch_size` is the global number of rows of a minibatch, over all workers. An update sums the gradients of
     `accumulate` consecutive minibatches, exactly as one minibatch of `accumulate * batch_size` rows would.
+    `augment` are random changes of the training images, one after the other, drawn for each row in each epoch. With
+    `mixup`, the alpha of a Beta distribution, each row is mixed with another of the minibatch (Zhang et al. 2018), one
+    that the same worker has: the mixtures depend on the number of workers. Figures of training then tell of them.
     `on_nonfinite` says what a NaN or infinite gradient does: "error" ends the run, "skip" counts it and leaves the
     weights as they are.
     """
@@ -33,6 +37,8 @@ class Training:
     seed: int = field(default=0, metadata={"within": Interval(0, math.inf, "[)", integer=True)})
     dtype: Literal["float32", "float64"] = "float32"
     clip: Clip = field(default_factory=Clip)
+    augment: tuple[Augmentation, ...] = ()
+    mixup: float | None = field(default=None, metadata=POSITIVE)
     on_nonfinite: Literal["error", "skip"] = "error"
     profile: bool = False
 
@@ -57,6 +63,12 @@ class Task:
     info: DataInfo
     metrics: MetricSet
     schedule: Schedule = field(default_factory=Constant)
+
+    def __post_init__(self) -> None:
+        if self.training.augment and len(self.info.shape) != 3:
+            raise ConfigError(
+                f"training.augment is for images (H, W, C); samples have shape {self.info.shape}. Set data.shape?"
+            )
 
     @property
     def plan(self) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkdl.config import SCHEMA, Config, Where, digest, from_dict, load, to_dict
+from sparkdl.data import Flip, RandomCrop
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Dense, Flatten, Layer, Loss, ReLU, Sequential
 from sparkdl.nn.losses import MSE, Huber, SoftmaxCrossEntropy
@@ -88,6 +89,8 @@ dtype = "float64"
 clip_norm = 5
 steps_per_epoch = 10
 metrics = ["accuracy", { name = "top_k", k = 2 }]
+augment = ["flip", { name = "random_crop", padding = 2 }]
+mixup = 0.5
 early_stopping = { patience = 2, monitor = "val_accuracy" }
 stop_at = { monitor = "val_accuracy", value = 0.99 }
 time_budget_s = 60
@@ -147,9 +150,10 @@ def test_everything_given(write, tmp_path: Path) -> None:
     assert config.loss == SoftmaxCrossEntropy(class_weights=(1.0, 2.5), label_smoothing=0.1)
     assert config.optimizer == SGD(0.1, momentum=0.9, nesterov=True, weight_decay=1e-4, exclude=("head/*",))
     assert config.schedule == WarmUp(epochs=1.0, then=Step(every=2, gamma=0.5))
-    assert config.training.settings == Training(
+    settings = Training(
         epochs=3, batch_size=16, accumulate=2, seed=7, dtype="float64", clip=Clip(norm=5.0), steps_per_epoch=10
     )
+    assert config.training.settings == replace(settings, augment=(Flip(), RandomCrop(2)), mixup=0.5)
     assert config.training.metrics == (Accuracy(), TopK(2))
     assert config.training.early_stopping == EarlyStopping(patience=2, monitor="val_accuracy")
     assert config.training.stop_at == StopAtValue("val_accuracy", 0.99)
