@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from sparkdl.data.labels import LabelMap
 from sparkdl.data.preprocess import Preprocess
 from sparkdl.data.schema import DataSpec, Packing, Shape
@@ -111,6 +113,8 @@ def conclude(
     if preprocess is None and spec.standardize:
         assert stats.moments is not None
         preprocess = Preprocess.fit(spec.dtype, spec.scale, stats.moments, shape)
+    if preprocess is None and spec.mean is not None and spec.std is not None:
+        preprocess = _normalised(spec, spec.mean, spec.std, shape)
     return DataInfo(
         spec,
         shape,
@@ -120,6 +124,15 @@ def conclude(
         preprocess or Preprocess(spec.dtype, spec.scale),
         _labels(stats, spec, labels) if spec.target == "classes" else None,
     )
+
+
+def _normalised(spec: DataSpec, mean: tuple[float, ...], std: tuple[float, ...], shape: Shape) -> Preprocess:
+    """Means and deviations of channels, which are known beforehand."""
+    if shape[-1:] != (len(mean),):
+        raise DataError(
+            f"data.mean has {len(mean)} entries, not one for each channel of samples {shape}, the last axis."
+        )
+    return Preprocess(spec.dtype, spec.scale, np.array(mean, np.float64), np.array(std, np.float64))
 
 
 def _check_rows(stats: Stats, packing: Packing) -> None:

@@ -15,7 +15,7 @@ __all__ = ["Preprocess"]
 
 @dataclass(frozen=True, eq=False)
 class Preprocess:
-    """x -> x * scale, and (x * scale - mean) / std where there are a mean and a std, arrays of a sample's shape.
+    """x -> x * scale, and (x * scale - mean) / std where there are a mean and a std, of a sample's shape or (C,).
 
     dtype is that of the result. Integers and float64 that do not fit it are computed in float64 first.
     """

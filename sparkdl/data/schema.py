@@ -40,6 +40,7 @@ class DataSpec:
     dtype: of training. Integers are stored exactly and converted when a batch is read.
     valid_fraction: share of rows (of keys) held out by their hash; valid_column: boolean column that says which.
     scale: factor on all features; standardize: then subtract the training mean and divide by the deviation.
+    mean, std: known ones, of each channel, in place of the training rows' (after scale); both or none.
     """
 
     features: tuple[str, ...]
@@ -57,6 +58,8 @@ class DataSpec:
     valid_column: str | None = None
     scale: float = 1.0
     standardize: bool = False
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -85,7 +88,15 @@ class DataSpec:
         if not math.isfinite(self.scale) or self.scale == 0.0:
             raise ConfigError(f"data.scale is a finite factor other than 0; got {self.scale}. Write 1.0 for none.")
 
+        mean, std = self.mean or (), self.std or ()
+        if (self.mean is None) != (self.std is None) or len(mean) != len(std):
+            raise ConfigError(f"data.mean and data.std go together, one of each a channel; got {mean} and {std}.")
+        if not all(map(math.isfinite, mean + std)) or min(std, default=1.0) <= 0:
+            raise ConfigError(f"data.mean is finite, and data.std above 0; got {mean} and {std}.")
+
     def _check_combinations(self) -> None:
+        if self.standardize and self.mean is not None:
+            raise ConfigError("data.standardize and data.mean exclude each other. Keep one.")
         if self.valid_fraction and self.valid_column:
             raise ConfigError("data.valid_fraction and data.valid_column exclude each other. Keep one.")
         if self.label in self.features:

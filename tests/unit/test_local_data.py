@@ -155,6 +155,22 @@ def test_scaling_and_standardising(tmp_path):
     np.testing.assert_array_equal(again.preprocess(x), shards.info.preprocess(x))
 
 
+def test_channels_are_normalised_by_known_figures(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 2, 2, 3), np.uint8)
+    data = pa.table({"x": [p.tobytes() for p in pixels], "y": np.arange(9) % 2})
+    spec = DataSpec(("x",), "y", shape=(2, 2, 3), scale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
+    with spool(data, spec, 2, tmp_path) as shards:
+        got = rows_of(shards)[0]
+        again = DataInfo.from_json(json.loads(json.dumps(shards.info.to_json())))
+    expected = (pixels / 255 - [0.5, 0.4, 0.3]) / [0.2, 0.25, 0.5]
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(np.sort(got, axis=0), np.sort(expected, axis=0), atol=1e-6)
+    np.testing.assert_allclose(again.preprocess(pixels), expected, atol=1e-6)
+    assert again.spec == spec
+    with pytest.raises(DataError, match=r"data.mean has 1 entries, not one for each channel of samples \(2, 2, 3\)"):
+        spool(data, replace(spec, mean=(0.5,), std=(1.0,)), 1, tmp_path)
+
+
 def test_bytes_are_scaled_to_floats(tmp_path):
     data = pa.table({"x": [bytes([i, 255 - i]) for i in range(10)], "y": np.arange(10) % 2})
     with spool(data, DataSpec(("x",), "y", shape=(1, 2, 1), scale=1 / 255), 1, tmp_path) as shards:
