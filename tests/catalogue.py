@@ -244,6 +244,10 @@ LAYERS = [
         "conv2d-replicate", nn.Conv2D(4, 3, padding=((2, 0), (3, 1)), groups=2, padding_mode="replicate"), _IMAGE
     ),
     LayerCase("conv2d-circular", nn.Conv2D(3, 3, dilation=2, padding_mode="circular"), _IMAGE),
+    LayerCase("conv2d-direct", nn.Conv2D(3, (3, 2), dilation=(1, 2), algorithm="direct"), _IMAGE),
+    LayerCase("conv2d-fft", nn.Conv2D(4, 3, stride=(2, 1), groups=2, algorithm="fft"), _IMAGE),
+    LayerCase("conv2d-winograd2", nn.Conv2D(3, 3, algorithm="winograd2"), _IMAGE),
+    LayerCase("conv2d-winograd4", nn.Conv2D(3, 3, padding="valid", algorithm="winograd4"), _IMAGE),
     LayerCase("conv2d_transpose", nn.Conv2DTranspose(3, 3), _IMAGE),
     LayerCase("conv2d_transpose-same-stride", nn.Conv2DTranspose(3, 3, stride=(2, 3)), _IMAGE),
     LayerCase("conv2d_transpose-gaps", nn.Conv2DTranspose(3, 2, stride=3, bias=False), _IMAGE),

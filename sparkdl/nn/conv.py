@@ -11,7 +11,7 @@ from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.initializers import HeNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import NONE, PairLike, check_margin, image_window, one_of, out_size, positive
-from sparkdl.ops.conv import conv2d, conv2d_grad_data, conv2d_grad_weights
+from sparkdl.ops.algorithms import CHOICES, Algorithm, Problem, choose
 from sparkdl.ops.norm import channel_sum
 from sparkdl.ops.pad import MODES, PaddingMode, pad2d, pad2d_grad
 from sparkdl.ops.window import Padding, Pair, Window
@@ -30,6 +30,10 @@ class Conv2D(Layer):
     ((top, bottom), (left, right)). With `groups`, the k-th of that many equal slices of the channels meets the k-th
     slice of the filters only; groups = C is the depthwise convolution. `padding_mode` says what fills the padding:
     "zeros", "reflect" (mirrored about the edge pixel), "replicate" (the edge pixel) or "circular".
+
+    `algorithm` says how it is computed, not what: "auto" leaves that to a rule that looks at the shapes, "tuned" times
+    the candidates once; "im2row", "direct" (stride 1), "fft", "winograd2" and "winograd4" (3x3 at stride 1) take that
+    one (see `sparkdl.ops.algorithms`).
     """
 
     filters: int
@@ -41,6 +45,7 @@ class Conv2D(Layer):
     bias: bool = True
     init: Initializer = HeNormal()
     padding_mode: PaddingMode = "zeros"
+    algorithm: str = "auto"
 
     def __post_init__(self) -> None:
         positive("Conv2D", "filters", self.filters)
@@ -50,6 +55,7 @@ class Conv2D(Layer):
                 f"Conv2D(filters={self.filters}, groups={self.groups}): filters must be a multiple of groups."
             )
         one_of("Conv2D", "padding_mode", self.padding_mode, MODES)
+        one_of("Conv2D", "algorithm", self.algorithm, CHOICES)
         self._window((1, 1, self.groups))
 
     def out_shape(self, in_shape: Shape) -> Shape:
@@ -76,24 +82,29 @@ class Conv2D(Layer):
         x, size = np.ascontiguousarray(x, W.dtype), (x.shape[1], x.shape[2])
         if self.padding_mode != "zeros":
             x, win = pad2d(x, win.pads, self.padding_mode), win._replace(pads=NONE)
-        return conv2d(x, W, win, self.groups, p["b"] if self.bias else None), (x, size)
+        algorithm = self._algorithm(x, win)
+        return algorithm.forward(x, W, win, self.groups, p["b"] if self.bias else None), (x, size)
 
     def backward(self, p: Params, cache: tuple[Array, Pair], dy: Array, g: Params, ctx: Ctx) -> Array:
         (x, size), dy = cache, np.ascontiguousarray(dy)
         win = image = self._window((*size, x.shape[3]))
         if self.padding_mode != "zeros":
             win = win._replace(pads=NONE)
-        g["W"][...] += conv2d_grad_weights(x, dy, win, self.groups)
+        algorithm = self._algorithm(x, win)
+        g["W"][...] += algorithm.grad_weights(x, dy, win, self.groups)
         if self.bias:
             g["b"][...] += channel_sum(dy)
         if not ctx.dx:
             return dy
-        dx = conv2d_grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
+        dx = algorithm.grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
         return dx if win is image else pad2d_grad(dx, size, image.pads, self.padding_mode)
 
     def cost(self, in_shape: Shape) -> Cost:
         taps = math.prod(self._window(in_shape).kernel) * in_shape[2] // self.groups
         return priced(self, in_shape, sums_of_products(math.prod(self.out_shape(in_shape)), taps, self.bias))
+
+    def _algorithm(self, x: Array, win: Window) -> Algorithm:
+        return choose(self.algorithm, Problem(x.shape, self.filters, win, self.groups, x.dtype.str))
 
     def _window(self, in_shape: Shape) -> Window:
         win = image_window("Conv2D", in_shape, self.kernel, self.stride, self.padding, self.dilation)

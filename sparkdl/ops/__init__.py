@@ -2,10 +2,13 @@
 
 from sparkdl.ops import (
     activation,
+    algorithms,
     attention,
     conv,
     conv_transpose,
+    direct,
     embedding,
+    fft,
     gelu,
     layer_norm,
     local,
@@ -16,14 +19,18 @@ from sparkdl.ops import (
     resample,
     softmax,
     window,
+    winograd,
 )
 
 __all__ = [
     "activation",
+    "algorithms",
     "attention",
     "conv",
     "conv_transpose",
+    "direct",
     "embedding",
+    "fft",
     "gelu",
     "layer_norm",
     "local",
@@ -34,4 +41,5 @@ __all__ = [
     "resample",
     "softmax",
     "window",
+    "winograd",
 ]

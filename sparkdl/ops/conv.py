@@ -8,6 +8,9 @@ channels to the k-th slice of the filters; within it
 The windows of a block of output pixels are gathered as the rows of a matrix (T, kh*kw*C) that stays in the cache,
 and BLAS multiplies it with the filters (Chellapilla et al. 2006). The block's memory is reused across the batch;
 neither the rows nor the padded input of a whole batch ever exist.
+
+Largest error in float32, against float64 and as a share of the largest result, over 16 to 512 channels of normal
+numbers: 7e-7.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, windows
+from sparkdl.compiled import enabled, twin
+from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, taps, windows
 
-__all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights"]
+__all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights", "gather_rows", "scatter_rows"]
 
 BLOCK_ELEMENTS = 1 << 20  # in one block's rows, within
 BLOCK_PIXELS = (512, 8192)  # pixels: BLAS falls off below, the caches above
@@ -63,8 +67,11 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
 
     dx is itself a convolution: of dy, at stride 1, with the filters reversed in space and transposed. With a stride,
     rows h = start (mod stride) of dx each see their own subset of the filters' rows, and columns likewise, so dx is
-    several smaller convolutions, interleaved: nothing is multiplied by zeros put between the outputs.
+    several smaller convolutions, interleaved: nothing is multiplied by zeros put between the outputs. Compiled, where
+    that means fewer elements, the rows' own gradients dy W^T are added up where the rows were taken from.
     """
+    if enabled() and groups == 1 and _scatters(dy.shape, W.shape, size, win):
+        return _grad_by_rows(dy, W, size, win)
     rows, cols = (
         _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)
     )
@@ -74,6 +81,36 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
     for r in rows:
         for c in cols:
             dx[:, r.start :: win.stride[0], c.start :: win.stride[1]] = _grad_phase(dy, W, groups, r, c)
+    return dx
+
+
+def _scatters(out: Shape, filters: Shape, size: Pair, win: Window) -> bool:
+    """Whether dx is cheaper by scattering kh kw C elements for each output than by gathering kh kw F for each input."""
+    gathered = math.prod(size) // math.prod(win.stride) * filters[3]
+    return win.kernel != (1, 1) and min(map(min, win.pads)) >= 0 and out[1] * out[2] * filters[2] < gathered
+
+
+def _grad_by_rows(dy: Array, W: Array, size: Pair, win: Window) -> Array:
+    kh, kw, c, f = W.shape
+    dx = np.empty((len(dy), *size, c), W.dtype)
+    pixels = dy.shape[1] * dy.shape[2]
+    step = max(1, BLOCK_ELEMENTS // (pixels * kh * kw * c))
+    filters = W.reshape(kh * kw * c, f).T
+    for start in range(0, len(dy), step):
+        part = dx[start : start + step]
+        rows = dy[start : start + step].reshape(len(part) * pixels, f) @ filters
+        part[...] = scatter_rows(rows, part.shape, win)
+    return dx
+
+
+@twin("sparkdl.ops.fast.conv")
+def scatter_rows(rows: Array, shape: Shape, win: Window) -> Array:
+    """The adjoint of gathering: rows (T, kh*kw*C) added up where they lie in an image (n, H, W, C) = shape."""
+    n, height, width, c = shape
+    out = win.out_size((height, width))
+    dx, parts = np.zeros(shape, rows.dtype), rows.reshape(n, *out, math.prod(win.kernel), c)
+    for tap in taps((height, width), out, win):
+        dx[:, *tap.inside] += parts[:, *tap.out, tap.place]
     return dx
 
 
@@ -124,10 +161,16 @@ def _by_group(a: Array, groups: int) -> Array:
 
 def _windows(x: Array, out_shape: Shape, win: Window) -> Iterator[tuple[Block, Array]]:
     """Per block of output pixels: its index into (N, OH), and a view of its windows (n, oh, ow, kh, kw, C)."""
+    for block, seen in _seen(x, out_shape, win):
+        yield block, windows(seen, win)
+
+
+def _seen(x: Array, out_shape: Shape, win: Window) -> Iterator[tuple[Block, Array]]:
+    """Per block of output pixels: its index into (N, OH), and what it sees of the padded x (n, h, w, C)."""
     least, most = BLOCK_PIXELS
     pixels = min(max(BLOCK_ELEMENTS // (math.prod(win.kernel) * x.shape[3]), least), most)
     for block in blocks(out_shape, pixels):
-        yield block, windows(patch(x, block, win, out_shape[2]), win)
+        yield block, patch(x, block, win, out_shape[2])
 
 
 def _im2row(x: Array, out_shape: Shape, win: Window, groups: int) -> Iterator[tuple[Block, Array]]:
@@ -136,21 +179,25 @@ def _im2row(x: Array, out_shape: Shape, win: Window, groups: int) -> Iterator[tu
     The next block overwrites the rows.
     """
     buffer = np.empty(0, x.dtype)
-    for block, taps in _windows(x, out_shape, win):
-        if buffer.size < taps.size:
-            buffer = np.empty(taps.size, x.dtype)
-        yield block, _rows(taps, groups, buffer[: taps.size])
+    for block, seen in _seen(x, out_shape, win):
+        pixels = (block[0].stop - block[0].start) * (block[1].stop - block[1].start) * out_shape[2]
+        size = pixels * math.prod(win.kernel) * x.shape[3]
+        if buffer.size < size:
+            buffer = np.empty(size, x.dtype)
+        yield block, gather_rows(seen, win, groups, buffer[:size])
 
 
-def _rows(taps: Array, groups: int, buffer: Array) -> Array:
-    """Windows (n, oh, ow, kh, kw, C) as rows (groups, n*oh*ow, kh*kw*C/groups), in the buffer where they must move."""
-    n, oh, ow, kh, kw, c = taps.shape
+@twin("sparkdl.ops.fast.conv")
+def gather_rows(seen: Array, win: Window, groups: int, buffer: Array) -> Array:
+    """The windows over seen (n, h, w, C) as rows (groups, T, kh*kw*C/groups), in the buffer where they must move."""
+    found = windows(seen, win)
+    n, oh, ow, kh, kw, c = found.shape
     pixels, k = n * oh * ow, c // groups
     if kh == kw == 1:  # at stride 1 the pixels as they lie
-        return taps.reshape(pixels, groups, k).transpose(1, 0, 2)
-    taps = taps.reshape(n, oh, ow, kh, kw, groups, k)
+        return found.reshape(pixels, groups, k).transpose(1, 0, 2)
+    found = found.reshape(n, oh, ow, kh, kw, groups, k)
     if kw * k < SHORT_RUN:  # as columns, which are copied in longer runs; BLAS takes either order
-        np.copyto(buffer.reshape(groups, kh, kw, k, n, oh, ow), taps.transpose(5, 3, 4, 6, 0, 1, 2))
+        np.copyto(buffer.reshape(groups, kh, kw, k, n, oh, ow), found.transpose(5, 3, 4, 6, 0, 1, 2))
         return buffer.reshape(groups, kh * kw * k, pixels).transpose(0, 2, 1)
-    np.copyto(buffer.reshape(groups, n, oh, ow, kh, kw, k), taps.transpose(5, 0, 1, 2, 3, 4, 6))
+    np.copyto(buffer.reshape(groups, n, oh, ow, kh, kw, k), found.transpose(5, 0, 1, 2, 3, 4, 6))
     return buffer.reshape(groups, pixels, kh * kw * k)
