@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.compiled import twin
+
 __all__ = [
     "arctan",
     "arctan_grad",
@@ -42,6 +44,7 @@ def relu(x: Array) -> Array:
     return np.maximum(x, 0)
 
 
+@twin("sparkdl.ops.fast.activation")
 def relu_grad(y: Array, dy: Array) -> Array:
     """dx = dy where y > 0, else 0: at the kink the derivative is taken as 0."""
     return dy * (y > 0)

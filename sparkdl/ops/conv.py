@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparkdl.compiled import enabled, twin
+from sparkdl.ops.depthwise import correlate, scatter, weigh
 from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, taps, windows
 
 __all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights", "gather_rows", "scatter_rows"]
@@ -38,10 +39,10 @@ def conv2d(x: Array, W: Array, win: Window, groups: int = 1, b: Array | None = N
     bias = None if b is None else np.tile(b, (y.shape[2], 1))  # for a whole row of the image: longer runs to add
     depthwise = _is_depthwise(W.shape, groups)
     filters = W[:, :, 0] if depthwise else _by_group(W, groups)
-    for block, seen in _windows(x, y.shape, win) if depthwise else _im2row(x, y.shape, win, groups):
+    for block, seen in _seen(x, y.shape, win) if depthwise else _im2row(x, y.shape, win, groups):
         out = y[block]
         if depthwise:
-            np.einsum("nhwijc,ijc->nhwc", seen, filters, out=out)
+            weigh(seen, filters, win, out)
         else:
             np.matmul(seen, filters, out=_by_group(out, groups))
         if bias is not None:
@@ -53,8 +54,8 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
     """x (N, H, W, C), dy (N, OH, OW, F) -> dW (kh, kw, C/groups, F): the sum over blocks of rows^T dy."""
     dW = np.zeros((*win.kernel, x.shape[3] // groups, dy.shape[3]), dy.dtype)
     if _is_depthwise(dW.shape, groups):
-        for block, taps in _windows(x, dy.shape, win):
-            dW[:, :, 0] += np.einsum("nhwijc,nhwc->ijc", taps, dy[block])
+        for block, seen in _seen(x, dy.shape, win):
+            correlate(seen, dy[block], win, dW[:, :, 0])
         return dW
     grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
@@ -70,8 +71,11 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
     several smaller convolutions, interleaved: nothing is multiplied by zeros put between the outputs. Compiled, where
     that means fewer elements, the rows' own gradients dy W^T are added up where the rows were taken from.
     """
-    if enabled() and groups == 1 and _scatters(dy.shape, W.shape, size, win):
-        return _grad_by_rows(dy, W, size, win)
+    if enabled() and min(map(min, win.pads)) >= 0:
+        if groups == 1 and _scatters(dy.shape, W.shape, size, win):
+            return _grad_by_rows(dy, W, size, win)
+        if _is_depthwise(W.shape, groups):
+            return _grad_by_channel(dy, W[:, :, 0], size, win)
     rows, cols = (
         _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)
     )
@@ -87,7 +91,14 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
 def _scatters(out: Shape, filters: Shape, size: Pair, win: Window) -> bool:
     """Whether dx is cheaper by scattering kh kw C elements for each output than by gathering kh kw F for each input."""
     gathered = math.prod(size) // math.prod(win.stride) * filters[3]
-    return win.kernel != (1, 1) and min(map(min, win.pads)) >= 0 and out[1] * out[2] * filters[2] < gathered
+    return win.kernel != (1, 1) and out[1] * out[2] * filters[2] < gathered
+
+
+def _grad_by_channel(dy: Array, filters: Array, size: Pair, win: Window) -> Array:
+    (top, bottom), (left, right) = win.pads
+    seen = np.zeros((len(dy), size[0] + top + bottom, size[1] + left + right, dy.shape[3]), dy.dtype)
+    scatter(dy, filters, win, seen)
+    return seen[:, top : top + size[0], left : left + size[1]]
 
 
 def _grad_by_rows(dy: Array, W: Array, size: Pair, win: Window) -> Array:
@@ -157,12 +168,6 @@ def _is_depthwise(shape: Shape, groups: int) -> bool:
 def _by_group(a: Array, groups: int) -> Array:
     """(..., groups * K) -> (groups, T, K), T all other axes in one: a view, whose matrices BLAS takes as they lie."""
     return a.reshape(math.prod(a.shape[:-1]), groups, a.shape[-1] // groups).transpose(1, 0, 2)
-
-
-def _windows(x: Array, out_shape: Shape, win: Window) -> Iterator[tuple[Block, Array]]:
-    """Per block of output pixels: its index into (N, OH), and a view of its windows (n, oh, ow, kh, kw, C)."""
-    for block, seen in _seen(x, out_shape, win):
-        yield block, windows(seen, win)
 
 
 def _seen(x: Array, out_shape: Shape, win: Window) -> Iterator[tuple[Block, Array]]:

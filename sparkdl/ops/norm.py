@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["batch_norm", "batch_norm_grad", "batch_norm_grad_sums", "channel_sum", "mean_var", "moment_sums"]
+from sparkdl.compiled import twin
+
+__all__ = [
+    "batch_norm",
+    "batch_norm_grad",
+    "batch_norm_grad_sums",
+    "channel_sum",
+    "fold",
+    "mean_var",
+    "moment_sums",
+    "repeat",
+    "unfold",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,11 +33,13 @@ ROW_ELEMENTS = 1024  # pixels are taken together up to rows of this length: NumP
 BLOCK_ELEMENTS = 1 << 17  # a block and its temporaries stay in the cache
 
 
+@twin("sparkdl.ops.fast.norm")
 def channel_sum(x: Array) -> Array:
     """x (N, ..., C) -> (C,), in the dtype of x."""
-    return _unfold(_fold(x).sum(axis=0), x.shape[-1])
+    return unfold(fold(x).sum(axis=0), x.shape[-1])
 
 
+@twin("sparkdl.ops.fast.norm")
 def moment_sums(x: Array) -> Array:
     """x (N, ..., C) -> (2, C): the sums of x and of x^2.
 
@@ -33,13 +47,13 @@ def moment_sums(x: Array) -> Array:
     the squared mean survives; sum x = n p + sum d, sum x^2 = n p^2 + 2 p sum d + sum d^2 follow in float64.
     """
     c = x.shape[-1]
-    n, wide = x.size // c, _fold(x)
+    n, wide = x.size // c, fold(x)
     p = channel_sum(x[:1]) / max(1, x[:1].size // c)
-    sums, pivot = np.zeros((2, wide.shape[1])), _repeat(p, wide)
+    sums, pivot = np.zeros((2, wide.shape[1])), repeat(p, wide)
     for (block,) in _blocks(wide):
         d = block - pivot
         sums += d.sum(axis=0), np.einsum("rc,rc->c", d, d)
-    d1, d2 = _unfold(sums, c)
+    d1, d2 = unfold(sums, c)
     p = p.astype(np.float64)
     return np.stack((n * p + d1, (n * p + 2 * d1) * p + d2))
 
@@ -50,11 +64,12 @@ def mean_var(sums: Array, n: int) -> tuple[Array, Array]:
     return mean, np.maximum(square - mean * mean, 0)
 
 
+@twin("sparkdl.ops.fast.norm")
 def batch_norm(x: Array, mean: Array, scale: Array, shift: Array) -> Array:
     """y = (x - mean) scale + shift, in the dtype of x; mean, scale, shift (C,)."""
-    wide = _fold(x)
+    wide = fold(x)
     y = np.empty_like(wide)
-    m, a, b = (_repeat(v, wide) for v in (mean, scale, shift))
+    m, a, b = (repeat(v, wide) for v in (mean, scale, shift))
     for block, out in _blocks(wide, y):
         np.subtract(block, m, out=out)
         out *= a
@@ -62,33 +77,35 @@ def batch_norm(x: Array, mean: Array, scale: Array, shift: Array) -> Array:
     return y.reshape(x.shape)
 
 
+@twin("sparkdl.ops.fast.norm")
 def batch_norm_grad_sums(x: Array, dy: Array, mean: Array) -> Array:
     """x, dy (N, ..., C), mean (C,) -> (2, C): the sums of dy and of dy (x - mean)."""
-    wide = _fold(x)
-    m, sums = _repeat(mean, wide), np.zeros((2, wide.shape[1]))
-    for block, d in _blocks(wide, _fold(dy)):
+    wide = fold(x)
+    m, sums = repeat(mean, wide), np.zeros((2, wide.shape[1]))
+    for block, d in _blocks(wide, fold(dy)):
         sums += d.sum(axis=0), np.einsum("rc,rc->c", block - m, d)
-    return _unfold(sums, x.shape[-1])
+    return unfold(sums, x.shape[-1])
 
 
+@twin("sparkdl.ops.fast.norm")
 def batch_norm_grad(x: Array, dy: Array, mean: Array, inv: Array, scale: Array, sums: Array, n: int) -> Array:
     """The gradient of `batch_norm` where mean and var are those of the n values that gave `batch_norm_grad_sums`.
 
     dx = scale (dy - sum(dy) / n - (x - mean) inv^2 sum(dy (x - mean)) / n), inv = 1 / sqrt(var + eps) (C,)
     (Ioffe & Szegedy 2015, section 3).
     """
-    wide = _fold(x)
+    wide = fold(x)
     dx = np.empty_like(wide)
     offset, slope = sums / max(1, n) * (np.ones_like(inv), inv**2)
-    m, a, k, c = (_repeat(v, wide) for v in (mean, scale, slope * scale, offset * scale))
-    for block, d, out in _blocks(wide, _fold(dy), dx):
+    m, a, k, c = (repeat(v, wide) for v in (mean, scale, slope * scale, offset * scale))
+    for block, d, out in _blocks(wide, fold(dy), dx):
         np.multiply(d, a, out=out)
         out -= (block - m) * k
         out -= c
     return dx.reshape(x.shape)
 
 
-def _fold(x: Array) -> Array:
+def fold(x: Array) -> Array:
     """(N, ..., C) -> (n/r, r C): r pixels to a row, as many as divide n and make the rows long enough for NumPy."""
     c = x.shape[-1]
     n = x.size // c
@@ -96,12 +113,12 @@ def _fold(x: Array) -> Array:
     return x.reshape(n // r, r * c)
 
 
-def _repeat(v: Array, wide: Array) -> Array:
+def repeat(v: Array, wide: Array) -> Array:
     """(C,) -> one row of the folded x, in its dtype."""
     return np.tile(v.astype(wide.dtype), wide.shape[1] // len(v))
 
 
-def _unfold(rows: Array, c: int) -> Array:
+def unfold(rows: Array, c: int) -> Array:
     """Sums over a folded x, (..., r C) -> (..., C)."""
     total: Array = rows.reshape(*rows.shape[:-1], -1, c).sum(axis=-2)
     return total

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from sparkdl.compiled import twin
 from sparkdl.ops.window import Array, Pads, Pair, Shape, Window, blocks, patch, taps, windows
 
 __all__ = ["avg_pool", "avg_pool_grad", "coverage", "max_pool", "max_pool_grad"]
@@ -16,6 +17,7 @@ __all__ = ["avg_pool", "avg_pool_grad", "coverage", "max_pool", "max_pool_grad"]
 BLOCK_ELEMENTS = 1 << 17  # of one block of outputs
 
 
+@twin("sparkdl.ops.fast.pool")
 def max_pool(x: Array, win: Window) -> tuple[Array, Array]:
     """x -> (y: the largest of each window; at: its place i * kw + j, the first among equals). Padding is -inf.
 
@@ -36,6 +38,7 @@ def max_pool(x: Array, win: Window) -> tuple[Array, Array]:
     return y, at
 
 
+@twin("sparkdl.ops.fast.pool")
 def max_pool_grad(dy: Array, at: Array, size: Pair, win: Window) -> Array:
     """dy, at (N, OH, OW, C), size = (H, W) -> dx: each dy goes to the one position that `max_pool` took."""
     dx = _blank(dy, size, win)

@@ -76,7 +76,7 @@ def winograd(x: Array, W: Array, win: Window, b: Array | None, m: int) -> Array:
     planes = _Planes(y.shape, m, W.dtype, W.shape[2:])
     for block, tiles in planes.blocks():
         V, M = planes.views(tiles)
-        scatter_inputs(_seen(x, block, win, m, planes.tiles[1]), planes.buffers[0], m)
+        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
         np.matmul(V, U, out=M)
         gather_outputs(planes.buffers[1], _part(y, block, m), bias, m)
     return y
@@ -90,7 +90,7 @@ def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
     planes = _Planes(dy.shape, m, dy.dtype, (c, f))
     for block, tiles in planes.blocks():
         V, dM = planes.views(tiles)
-        scatter_inputs(_seen(x, block, win, m, planes.tiles[1]), planes.buffers[0], m)
+        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
         scatter_slopes(_part(dy, block, m), planes.buffers[1], m)
         np.matmul(V.transpose(0, 2, 1), dM, out=term)
         dU += term
@@ -118,10 +118,14 @@ def narrow_filters(dU: Array, G: Array) -> Array:
 
 
 @twin("sparkdl.ops.fast.winograd")
-def scatter_inputs(seen: Array, planes: Array, m: int) -> None:
-    """B^T d B of every tile d of seen (n, m TH + 2, m TW + 2, C) into planes (a^2, T C + ...), in place."""
-    a, c = m + 2, seen.shape[3]
-    tiles = windows(seen, Window((a, a), (m, m))).transpose(3, 4, 0, 1, 2, 5)
+def scatter_inputs(x: Array, block: Block, win: Window, cols: int, planes: Array, m: int) -> None:
+    """B^T d B of every tile d of a block, `cols` to a row, of the padded x (N, H, W, C) into planes, in place.
+
+    planes (a^2, T C + ...), where T runs over the block's images, rows of tiles and columns.
+    """
+    a, c = m + 2, x.shape[3]
+    tiled = Window((a, a), (m, m), (1, 1), win.pads)
+    tiles = windows(patch(x, block, tiled, cols), tiled).transpose(3, 4, 0, 1, 2, 5)
     done = _sandwich(B[m].T.astype(planes.dtype), tiles.reshape(a, a, -1, c))
     planes[:, : done[0].size] = done.reshape(a * a, -1)
 
@@ -168,11 +172,6 @@ class _Planes:
         """V (a^2, T, C) and M (a^2, T, F)."""
         pairs = zip(self.buffers, self.widths, strict=True)
         return [buffer[:, : tiles * width].reshape(len(buffer), tiles, width) for buffer, width in pairs]
-
-
-def _seen(x: Array, block: Block, win: Window, m: int, cols: int) -> Array:
-    """What the tiles of a block see of the padded x."""
-    return patch(x, block, Window((m + 2, m + 2), (m, m), (1, 1), win.pads), cols)
 
 
 def _part(y: Array, block: Block, m: int) -> Array:

@@ -90,7 +90,7 @@ for impl in (caching.CacheImpl, caching.CompileResultCacheImpl):  # neither the 
     impl._locator_classes = [c for c in impl._locator_classes if "UserProvided" in c.__name__]
 import sparkdl.ops.winograd as w
 out = np.empty((16, 4 * 4 + 24))
-w.scatter_inputs(np.ones((1, 6, 6, 4)), out, 2)
+w.scatter_inputs(np.ones((1, 6, 6, 4)), (slice(0, 1), slice(0, 2)), w.Window((3, 3)), 2, out, 2)
 print(sum(map(abs, out[5, :4])))
 """
 

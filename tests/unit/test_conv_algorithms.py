@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -51,27 +53,44 @@ def problem(case: Case, rows: int = 3) -> Problem:
     return Problem((rows, *case.size, case.channels), case.filters, case.win, case.groups, "<f8")
 
 
+class Reference(NamedTuple):
+    """x, W, dy and b; y by its definition; <dy, y(x', W)> and <dy, y(x, W')> for other x', W'."""
+
+    arrays: tuple[np.ndarray, np.ndarray, np.ndarray]
+    b: np.ndarray
+    y: np.ndarray
+    other_x: np.ndarray
+    other_W: np.ndarray
+    along_x: float
+    along_W: float
+
+
+@functools.cache
+def reference(kind: str) -> Reference:
+    case = CASES[kind]
+    x, W, dy = case.arrays()
+    other_x, other_W, _ = case.arrays()
+    y, y_x, y_W = (by_loops(*pair, case.win, case.groups) for pair in ((x, W), (other_x, W), (x, other_W)))
+    b = RNG.standard_normal(case.filters)
+    return Reference((x, W, dy), b, y, other_x, other_W, float(np.vdot(dy, y_x)), float(np.vdot(dy, y_W)))
+
+
 APPLYING = [(name, k) for name, a in ALGORITHMS.items() for k, c in CASES.items() if a.applies(c.win, c.groups)]
 
 
 @pytest.mark.parametrize(("name", "kind"), APPLYING, ids=["-".join(pair) for pair in APPLYING])
 @pytest.mark.usefixtures("twins", "blocks")
 def test_every_algorithm_is_the_definition(name: str, kind: str) -> None:
-    algorithm, case = ALGORITHMS[name], CASES[kind]
-    x, W, dy = case.arrays()
-    b = RNG.standard_normal(case.filters)
-    expected = by_loops(x, W, case.win, case.groups)
-    for bias, shift in ((None, 0), (b, b)):
+    algorithm, case, known = ALGORITHMS[name], CASES[kind], reference(kind)
+    x, W, dy = known.arrays
+    for bias in (None, known.b):
         y = algorithm.forward(x, W, case.win, case.groups, bias)
-        np.testing.assert_allclose(y, expected + shift, rtol=1e-11, atol=1e-11)
-    other_x, other_W, _ = case.arrays()
+        np.testing.assert_allclose(y, known.y + (0 if bias is None else bias), rtol=1e-11, atol=1e-11)
     dx = algorithm.grad_data(dy, W, case.size, case.win, case.groups)
     dW = algorithm.grad_weights(x, dy, case.win, case.groups)
     assert (dx.shape, dW.shape) == (x.shape, W.shape)
-    expected_x = np.vdot(dy, by_loops(other_x, W, case.win, case.groups))
-    expected_W = np.vdot(dy, by_loops(x, other_W, case.win, case.groups))
-    np.testing.assert_allclose(np.vdot(dx, other_x), expected_x, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(np.vdot(dW, other_W), expected_W, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.vdot(dx, known.other_x), known.along_x, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(np.vdot(dW, known.other_W), known.along_W, rtol=1e-10, atol=1e-10)
 
 
 def test_each_applies_where_it_can() -> None:

@@ -7,18 +7,20 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import kernel, takes
-from sparkdl.ops.window import Array
+from sparkdl.ops.window import Array, Block, Window
 
 __all__ = ["gather_outputs", "narrow_filters", "scatter_inputs", "scatter_slopes", "widen_filters"]
 
 PIECE = 512  # entries of a filter bank that pass through the first-level cache at a time
 
 
-def scatter_inputs(seen: Array, planes: Array, m: int) -> Any:
+def scatter_inputs(x: Array, block: Block, win: Window, cols: int, planes: Array, m: int) -> Any:
     """See `sparkdl.ops.winograd.scatter_inputs`."""
-    if not takes(seen, planes):
+    if not takes(x, planes):
         return NotImplemented
-    return (_inputs2 if m == 2 else _inputs4)(np.ascontiguousarray(seen), planes)
+    images, rows = block
+    part = np.ascontiguousarray(x[images])
+    return (_inputs2 if m == 2 else _inputs4)(part, rows.start, rows.stop, cols, win.pads[0][0], win.pads[1][0], planes)
 
 
 def gather_outputs(planes: Array, y: Array, b: Array, m: int) -> Any:
@@ -98,21 +100,30 @@ def _narrow(dU: Array, G: Array, dW: Array) -> None:
 
 
 @kernel
-def _inputs4(seen: Array, planes: Array) -> None:
-    n, height, width, c = seen.shape
-    e = np.empty((6, width * c), seen.dtype)
-    e0, e1, e2, e3, e4, e5 = e[0], e[1], e[2], e[3], e[4], e[5]
+def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, planes: Array) -> None:
+    n, height, width, c = x.shape
+    start = max(0, -left) * c  # of what lies inside, in a row of x
+    size = max(0, min(width * c - start, (4 * cols + 2 - max(0, left)) * c))
+    e = np.zeros((6, (4 * cols + 2) * c), x.dtype)  # 0 outside of the image, throughout
+    inside = e[:, max(0, left) * c : max(0, left) * c + size]
+    e0, e1, e2, e3, e4, e5 = inside[0], inside[1], inside[2], inside[3], inside[4], inside[5]
+    none = np.zeros(size, x.dtype)
     t = 0
     for image in range(n):
-        lines = seen[image].reshape(height, width * c)
-        for h in range(0, height - 2, 4):
-            a0, a1, a2, a3, a4, a5 = lines[h], lines[h + 1], lines[h + 2], lines[h + 3], lines[h + 4], lines[h + 5]
-            for p in range(width * c):
+        lines = x[image].reshape(height, width * c)[:, start : start + size]
+        for h in range(4 * first - top, 4 * last - top, 4):
+            a0 = lines[h] if 0 <= h < height else none
+            a1 = lines[h + 1] if 0 <= h + 1 < height else none
+            a2 = lines[h + 2] if 0 <= h + 2 < height else none
+            a3 = lines[h + 3] if 0 <= h + 3 < height else none
+            a4 = lines[h + 4] if 0 <= h + 4 < height else none
+            a5 = lines[h + 5] if 0 <= h + 5 < height else none
+            for p in range(size):
                 s, u, q, r = a4[p] - 4 * a2[p], a3[p] - 4 * a1[p], a4[p] - a2[p], 2 * (a3[p] - a1[p])
                 e0[p] = 4 * a0[p] - 5 * a2[p] + a4[p]
                 e1[p], e2[p], e3[p], e4[p] = s + u, s - u, q + r, q - r
                 e5[p] = 4 * a1[p] - 5 * a3[p] + a5[p]
-            for w in range(0, width - 2, 4):
+            for w in range(0, 4 * cols, 4):
                 for i in range(6):
                     d = e[i, w * c : (w + 6) * c]
                     v0, v1, v2 = planes[6 * i, t:], planes[6 * i + 1, t:], planes[6 * i + 2, t:]
@@ -185,18 +196,25 @@ def _slopes4(dy: Array, planes: Array) -> None:
 
 
 @kernel
-def _inputs2(seen: Array, planes: Array) -> None:
-    n, height, width, c = seen.shape
-    e = np.empty((4, width * c), seen.dtype)
-    e0, e1, e2, e3 = e[0], e[1], e[2], e[3]
+def _inputs2(x: Array, first: int, last: int, cols: int, top: int, left: int, planes: Array) -> None:
+    n, height, width, c = x.shape
+    start = max(0, -left) * c  # of what lies inside, in a row of x
+    size = max(0, min(width * c - start, (2 * cols + 2 - max(0, left)) * c))
+    e = np.zeros((4, (2 * cols + 2) * c), x.dtype)  # 0 outside of the image, throughout
+    inside = e[:, max(0, left) * c : max(0, left) * c + size]
+    e0, e1, e2, e3 = inside[0], inside[1], inside[2], inside[3]
+    none = np.zeros(size, x.dtype)
     t = 0
     for image in range(n):
-        lines = seen[image].reshape(height, width * c)
-        for h in range(0, height - 2, 2):
-            a0, a1, a2, a3 = lines[h], lines[h + 1], lines[h + 2], lines[h + 3]
-            for p in range(width * c):
+        lines = x[image].reshape(height, width * c)[:, start : start + size]
+        for h in range(2 * first - top, 2 * last - top, 2):
+            a0 = lines[h] if 0 <= h < height else none
+            a1 = lines[h + 1] if 0 <= h + 1 < height else none
+            a2 = lines[h + 2] if 0 <= h + 2 < height else none
+            a3 = lines[h + 3] if 0 <= h + 3 < height else none
+            for p in range(size):
                 e0[p], e1[p], e2[p], e3[p] = a0[p] - a2[p], a1[p] + a2[p], a2[p] - a1[p], a1[p] - a3[p]
-            for w in range(0, width - 2, 2):
+            for w in range(0, 2 * cols, 2):
                 for i in range(4):
                     d = e[i, w * c : (w + 4) * c]
                     v0, v1, v2, v3 = (

@@ -1,0 +1,52 @@
+"""Every layer with compiled twins is the layer without: outputs and all gradients, over the catalogue."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from sparkdl.compiled import compiling
+from sparkdl.nn import Array, Ctx, Layout
+from tests.catalogue import LAYERS, LayerCase
+
+pytest.importorskip("numba")
+
+TOLERANCE = {"f4": 2e-5, "f8": 1e-12}
+
+
+class Result(NamedTuple):
+    y: Array
+    dx: Array
+    g: Array
+
+
+def run(case: LayerCase, dtype: str, rows: int, train: bool, compiled: bool) -> Result:
+    rng = np.random.default_rng(11)
+    layout = Layout(case.layer.specs(case.in_shape))
+    params = layout.init(rng, np.float64)
+    params += 0.1 * rng.standard_normal(params.shape)
+    params[layout.num_trainable :] = 0.5 + rng.random(layout.size - layout.num_trainable)
+    x = case.make_x(rng, (rows, *case.in_shape)).astype(dtype)
+    dy = rng.standard_normal((rows, *case.layer.out_shape(case.in_shape))).astype(dtype)
+    params, g = params.astype(dtype), np.zeros(layout.size, dtype)
+    for array in (x, dy, params):
+        array.flags.writeable = False
+    with compiling(compiled):
+        p = layout.tree(params)
+        y, cache = case.layer.forward(p, x, Ctx(train=train, rng=np.random.default_rng(3)))
+        dx = case.layer.backward(p, cache, dy, layout.tree(g), Ctx(train=train))
+    return Result(y, dx, g)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rows", [0, 1, 6])
+@pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.id)
+def test_compiled_layers_are_the_plain_ones(case: LayerCase, rows: int, dtype: str) -> None:
+    for train in (True, False):
+        plain, compiled = (run(case, dtype, rows, train, on) for on in (False, True))
+        for expected, got in zip(plain, compiled, strict=True):
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+            scale = max(1.0, float(np.abs(expected).max(initial=0)))
+            np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
