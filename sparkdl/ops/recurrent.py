@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "rnn", "rnn_grad"]
+from sparkdl.compiled import twin
+
+__all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "lstm_step", "lstm_step_grad", "rnn", "rnn_grad"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -52,49 +54,61 @@ def lstm(G: Array, U: Array, h0: Array, c0: Array, keep: Array | None) -> tuple[
     (Hochreiter & Schmidhuber 1997; Gers et al. 2000): h, c (T + 1, N, H) and tanh(c_1..) (T, N, H). The gates are
     written over G, in place.
     """
-    units = h0.shape[1]
     h, c, squashed = _states(G, h0), _states(G, c0), np.empty((len(G), *h0.shape), h0.dtype)
-    a, new = np.empty((len(h0), 4 * units), h0.dtype), np.empty_like(h0)
+    a = np.empty((len(h0), U.shape[1]), h0.dtype)
     for t in range(len(G)):
         np.matmul(h[t], U, out=a)
-        G[t] += a
-        _sigmoid(G[t, :, : 3 * units])
-        o, i, f, g = _gates(G[t], units)
-        np.tanh(g, out=g)
-        np.multiply(f, c[t], out=c[t + 1])
-        np.multiply(i, g, out=new)
-        c[t + 1] += new
+        lstm_step(G[t], a, c[t], c[t + 1], squashed[t], h[t + 1])
         _pass_over(keep, t, c)
-        np.tanh(c[t + 1], out=squashed[t])
-        np.multiply(o, squashed[t], out=h[t + 1])
         _pass_over(keep, t, h)
     return h, c, squashed
+
+
+@twin("sparkdl.ops.fast.recurrent")
+def lstm_step(G: Array, a: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> None:
+    """The gates of G + a (N, 4 H) over G; the next c, its tanh and the next h (N, H): all in place."""
+    units = c.shape[1]
+    G += a
+    _sigmoid(G[:, : 3 * units])
+    o, i, f, g = _gates(G, units)
+    np.tanh(g, out=g)
+    np.multiply(f, c, out=new_c)
+    np.multiply(i, g, out=h)
+    new_c += h
+    np.tanh(new_c, out=squashed)
+    np.multiply(o, squashed, out=h)
 
 
 def lstm_grad(
     gates: Array, U: Array, c: Array, squashed: Array, dy: Array, dh: Array, dc: Array, keep: Array | None
 ) -> tuple[Array, Array, Array]:
     """dy (T, N, H) of h_1.., dh, dc (N, H) of the last states from elsewhere -> dG (T, N, 4 H), dh, dc of h_0, c_0."""
-    units = dh.shape[1]
     dG = np.empty(gates.shape, gates.dtype)
-    dh, dc, more = dh.copy(), dc.copy(), np.empty_like(dh)
+    dh, dc = dh.copy(), dc.copy()
     for t in reversed(range(len(dG))):
         dh += dy[t]
         h_carried, c_carried = _held_back(keep, t, dh), _held_back(keep, t, dc)
-        np.multiply(squashed[t], squashed[t], out=more)  # of h by c: o (1 - tanh(c)^2)
-        np.subtract(1, more, out=more)
-        more *= gates[t, :, :units]
-        more *= dh
-        dc += more
-        _lstm_slopes(gates[t], c[t], squashed[t], dG[t])
-        step = dG[t].reshape(len(dh), 4, units)
-        step[:, 0] *= dh
-        step[:, 1:] *= dc[:, None]
-        dc *= gates[t, :, 2 * units : 3 * units]
+        lstm_step_grad(gates[t], c[t], squashed[t], dh, dc, dG[t])
         np.matmul(dG[t], U.T, out=dh)
         _give_back(h_carried, dh)
         _give_back(c_carried, dc)
     return dG, dh, dc
+
+
+@twin("sparkdl.ops.fast.recurrent")
+def lstm_step_grad(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array, dG: Array) -> None:
+    """dG (N, 4 H) of one step, and dc (N, H) of the c before it in place of the one after, in place."""
+    units = dh.shape[1]
+    more = squashed * squashed  # of h by c: o (1 - tanh(c)^2)
+    np.subtract(1, more, out=more)
+    more *= gates[:, :units]
+    more *= dh
+    dc += more
+    _lstm_slopes(gates, c, squashed, dG)
+    step = dG.reshape(len(dh), 4, units)
+    step[:, 0] *= dh
+    step[:, 1:] *= dc[:, None]
+    dc *= gates[:, 2 * units : 3 * units]
 
 
 def gru(G: Array, U: Array, b: Array | None, h0: Array, keep: Array | None) -> tuple[Array, Array]:

@@ -23,5 +23,6 @@ def relu_grad(y: Array, dy: Array) -> Any:
 
 @kernel
 def _relu_grad(y: Array, dy: Array, dx: Array) -> None:
+    zero = dy.dtype.type(0)  # of a plain 0 the result would be float64
     for i in range(y.size):
-        dx[i] = dy[i] if y[i] > 0 else 0
+        dx[i] = dy[i] if y[i] > zero else zero

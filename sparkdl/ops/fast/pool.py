@@ -11,10 +11,12 @@ from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["max_pool", "max_pool_grad"]
 
+LEAST_CHANNELS = 8  # NumPy takes an image's row at a time, which is better where pixels are shorter
+
 
 def max_pool(x: Array, win: Window) -> Any:
     """See `sparkdl.ops.pool.max_pool`."""
-    if not takes(x) or win.dilation != (1, 1) or win.kernel[0] * win.kernel[1] > 255:
+    if not takes(x) or x.shape[3] < LEAST_CHANNELS or win.dilation != (1, 1) or win.kernel[0] * win.kernel[1] > 255:
         return NotImplemented
     y = np.empty((len(x), *win.out_size((x.shape[1], x.shape[2])), x.shape[3]), x.dtype)
     at = np.empty(y.shape, np.uint8)
@@ -24,7 +26,7 @@ def max_pool(x: Array, win: Window) -> Any:
 
 def max_pool_grad(dy: Array, at: Array, size: Pair, win: Window) -> Any:
     """See `sparkdl.ops.pool.max_pool_grad`."""
-    if not takes(dy) or at.dtype != np.uint8 or win.dilation != (1, 1):
+    if not takes(dy) or dy.shape[3] < LEAST_CHANNELS or at.dtype != np.uint8 or win.dilation != (1, 1):
         return NotImplemented
     dx = np.zeros((len(dy), *size, dy.shape[3]), dy.dtype)
     _max_back(np.ascontiguousarray(dy), at, *win.kernel, *win.stride, win.pads[0][0], win.pads[1][0], dx)
@@ -52,6 +54,7 @@ def _max(x: Array, kh: int, kw: int, sh: int, sw: int, top: int, left: int, y: A
 @kernel
 def _max_back(dy: Array, at: Array, kh: int, kw: int, sh: int, sw: int, top: int, left: int, dx: Array) -> None:
     n, height, width, channels = dx.shape
+    zero = dx.dtype.type(0)
     for image in range(n):
         for h in range(dy.shape[1]):
             for w in range(dy.shape[2]):
@@ -60,4 +63,4 @@ def _max_back(dy: Array, at: Array, kh: int, kw: int, sh: int, sw: int, top: int
                     for j in range(max(0, left - w * sw), min(kw, width + left - w * sw)):
                         target, tap = dx[image, h * sh - top + i, w * sw - left + j], np.uint8(i * kw + j)
                         for c in range(channels):
-                            target[c] += d[c] if place[c] == tap else 0
+                            target[c] += d[c] if place[c] == tap else zero

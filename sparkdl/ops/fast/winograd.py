@@ -1,4 +1,7 @@
-"""The transforms of `sparkdl.ops.winograd`, compiled: each tile passes through registers once for each axis."""
+"""The transforms of `sparkdl.ops.winograd`, compiled: each tile passes through registers once for each axis.
+
+Constants take the dtype of the arrays: numba would compute in float64 with a plain number.
+"""
 
 from __future__ import annotations
 
@@ -102,6 +105,7 @@ def _narrow(dU: Array, G: Array, dW: Array) -> None:
 @kernel
 def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, planes: Array) -> None:
     n, height, width, c = x.shape
+    two, four, five = x.dtype.type(2), x.dtype.type(4), x.dtype.type(5)
     start = max(0, -left) * c  # of what lies inside, in a row of x
     size = max(0, min(width * c - start, (4 * cols + 2 - max(0, left)) * c))
     e = np.zeros((6, (4 * cols + 2) * c), x.dtype)  # 0 outside of the image, throughout
@@ -119,10 +123,10 @@ def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, pl
             a4 = lines[h + 4] if 0 <= h + 4 < height else none
             a5 = lines[h + 5] if 0 <= h + 5 < height else none
             for p in range(size):
-                s, u, q, r = a4[p] - 4 * a2[p], a3[p] - 4 * a1[p], a4[p] - a2[p], 2 * (a3[p] - a1[p])
-                e0[p] = 4 * a0[p] - 5 * a2[p] + a4[p]
+                s, u, q, r = a4[p] - four * a2[p], a3[p] - four * a1[p], a4[p] - a2[p], two * (a3[p] - a1[p])
+                e0[p] = four * a0[p] - five * a2[p] + a4[p]
                 e1[p], e2[p], e3[p], e4[p] = s + u, s - u, q + r, q - r
-                e5[p] = 4 * a1[p] - 5 * a3[p] + a5[p]
+                e5[p] = four * a1[p] - five * a3[p] + a5[p]
             for w in range(0, 4 * cols, 4):
                 for i in range(6):
                     d = e[i, w * c : (w + 6) * c]
@@ -130,16 +134,17 @@ def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, pl
                     v3, v4, v5 = planes[6 * i + 3, t:], planes[6 * i + 4, t:], planes[6 * i + 5, t:]
                     for k in range(c):
                         d1, d2, d3, d4 = d[c + k], d[2 * c + k], d[3 * c + k], d[4 * c + k]
-                        s, u, q, r = d4 - 4 * d2, d3 - 4 * d1, d4 - d2, 2 * (d3 - d1)
-                        v0[k] = 4 * d[k] - 5 * d2 + d4
+                        s, u, q, r = d4 - four * d2, d3 - four * d1, d4 - d2, two * (d3 - d1)
+                        v0[k] = four * d[k] - five * d2 + d4
                         v1[k], v2[k], v3[k], v4[k] = s + u, s - u, q + r, q - r
-                        v5[k] = 4 * d1 - 5 * d3 + d[5 * c + k]
+                        v5[k] = four * d1 - five * d3 + d[5 * c + k]
                 t += c
 
 
 @kernel
 def _outputs4(planes: Array, y: Array, b: Array) -> None:
     n, height, width, f = y.shape
+    two, four = y.dtype.type(2), y.dtype.type(4)
     e = np.empty((4, 6, f), y.dtype)
     over = np.empty(f, y.dtype)  # where pixels go that overhang
     t = 0
@@ -151,8 +156,8 @@ def _outputs4(planes: Array, y: Array, b: Array) -> None:
                     m3, m4, m5 = planes[18 + j, t:], planes[24 + j, t:], planes[30 + j, t:]
                     e0, e1, e2, e3 = e[0, j], e[1, j], e[2, j], e[3, j]
                     for k in range(f):
-                        s, d, u, r = m1[k] + m2[k], m1[k] - m2[k], m3[k] + m4[k], 2 * (m3[k] - m4[k])
-                        e0[k], e1[k], e2[k], e3[k] = m0[k] + s + u, d + r, s + 4 * u, d + 4 * r + m5[k]
+                        s, d, u, r = m1[k] + m2[k], m1[k] - m2[k], m3[k] + m4[k], two * (m3[k] - m4[k])
+                        e0[k], e1[k], e2[k], e3[k] = m0[k] + s + u, d + r, s + four * u, d + four * r + m5[k]
                 for i in range(min(4, height - h)):
                     z0, z1, z2, z3, z4, z5 = e[i, 0], e[i, 1], e[i, 2], e[i, 3], e[i, 4], e[i, 5]
                     y0 = y[image, h + i, w]
@@ -160,15 +165,16 @@ def _outputs4(planes: Array, y: Array, b: Array) -> None:
                     y2 = y[image, h + i, w + 2] if w + 2 < width else over
                     y3 = y[image, h + i, w + 3] if w + 3 < width else over
                     for k in range(f):
-                        s, d, u, r = z1[k] + z2[k], z1[k] - z2[k], z3[k] + z4[k], 2 * (z3[k] - z4[k])
+                        s, d, u, r = z1[k] + z2[k], z1[k] - z2[k], z3[k] + z4[k], two * (z3[k] - z4[k])
                         y0[k], y1[k] = z0[k] + s + u + b[k], d + r + b[k]
-                        y2[k], y3[k] = s + 4 * u + b[k], d + 4 * r + z5[k] + b[k]
+                        y2[k], y3[k] = s + four * u + b[k], d + four * r + z5[k] + b[k]
                 t += f
 
 
 @kernel
 def _slopes4(dy: Array, planes: Array) -> None:
     n, height, width, f = dy.shape
+    two, four = dy.dtype.type(2), dy.dtype.type(4)
     e = np.empty((6, 4, f), dy.dtype)
     none = np.zeros(f, dy.dtype)
     t = 0
@@ -183,14 +189,14 @@ def _slopes4(dy: Array, planes: Array) -> None:
                     a3 = dy[image, h + 3, w + j] if inside and h + 3 < height else none
                     e0, e1, e2, e3, e4, e5 = e[0, j], e[1, j], e[2, j], e[3, j], e[4, j], e[5, j]
                     for k in range(f):
-                        s, u, q, r = a0[k] + a2[k], a1[k] + a3[k], a0[k] + 4 * a2[k], 2 * (a1[k] + 4 * a3[k])
+                        s, u, q, r = a0[k] + a2[k], a1[k] + a3[k], a0[k] + four * a2[k], two * (a1[k] + four * a3[k])
                         e0[k], e1[k], e2[k], e3[k], e4[k], e5[k] = a0[k], s + u, s - u, q + r, q - r, a3[k]
                 for i in range(6):
                     z0, z1, z2, z3 = e[i, 0], e[i, 1], e[i, 2], e[i, 3]
                     v0, v1, v2 = planes[6 * i, t:], planes[6 * i + 1, t:], planes[6 * i + 2, t:]
                     v3, v4, v5 = planes[6 * i + 3, t:], planes[6 * i + 4, t:], planes[6 * i + 5, t:]
                     for k in range(f):
-                        s, u, q, r = z0[k] + z2[k], z1[k] + z3[k], z0[k] + 4 * z2[k], 2 * (z1[k] + 4 * z3[k])
+                        s, u, q, r = z0[k] + z2[k], z1[k] + z3[k], z0[k] + four * z2[k], two * (z1[k] + four * z3[k])
                         v0[k], v1[k], v2[k], v3[k], v4[k], v5[k] = z0[k], s + u, s - u, q + r, q - r, z3[k]
                 t += f
 

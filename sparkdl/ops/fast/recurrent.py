@@ -1,0 +1,71 @@
+"""Compiled twins of the steps of `sparkdl.ops.recurrent`, in float32: a row passes once through the first-level cache.
+
+Each loop writes to one array, so that it is turned into vector instructions without many tests for overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sparkdl.compiled import kernel
+from sparkdl.ops.fast.elementary import sigmoid, tanh
+from sparkdl.ops.recurrent import Array
+
+__all__ = ["lstm_step", "lstm_step_grad"]
+
+
+def lstm_step(G: Array, a: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> Any:
+    """See `sparkdl.ops.recurrent.lstm_step`."""
+    if any(v.dtype != np.float32 or not v.flags.c_contiguous for v in (G, a, c, new_c, squashed, h)):
+        return NotImplemented
+    return _lstm(G, a, c, new_c, squashed, h)
+
+
+def lstm_step_grad(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array, dG: Array) -> Any:
+    """See `sparkdl.ops.recurrent.lstm_step_grad`."""
+    if any(v.dtype != np.float32 or not v.flags.c_contiguous for v in (gates, c, squashed, dh, dc, dG)):
+        return NotImplemented
+    return _lstm_grad(gates, c, squashed, dh, dc, dG)
+
+
+@kernel
+def _lstm(G: Array, a: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> None:
+    rows, units = c.shape
+    for n in range(rows):
+        gates, part, new, s, out, old = G[n], a[n], new_c[n], squashed[n], h[n], c[n]
+        o, i, f, g = gates[:units], gates[units : 2 * units], gates[2 * units : 3 * units], gates[3 * units :]
+        more = part[3 * units :]
+        for k in range(3 * units):
+            gates[k] = sigmoid(gates[k] + part[k])
+        for k in range(units):
+            g[k] = tanh(g[k] + more[k])
+        for k in range(units):
+            new[k] = f[k] * old[k] + i[k] * g[k]
+        for k in range(units):
+            s[k] = tanh(new[k])
+        for k in range(units):
+            out[k] = o[k] * s[k]
+
+
+@kernel
+def _lstm_grad(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array, dG: Array) -> None:
+    rows, units = c.shape
+    one = gates.dtype.type(1)
+    for n in range(rows):
+        row, out, s, old, d, e = gates[n], dG[n], squashed[n], c[n], dh[n], dc[n]
+        o, i, f, g = row[:units], row[units : 2 * units], row[2 * units : 3 * units], row[3 * units :]
+        do, di, df, dg = out[:units], out[units : 2 * units], out[2 * units : 3 * units], out[3 * units :]
+        for k in range(units):
+            e[k] += d[k] * o[k] * (one - s[k] * s[k])
+        for k in range(units):
+            do[k] = d[k] * s[k] * o[k] * (one - o[k])
+        for k in range(units):
+            di[k] = e[k] * g[k] * i[k] * (one - i[k])
+        for k in range(units):
+            df[k] = e[k] * old[k] * f[k] * (one - f[k])
+        for k in range(units):
+            dg[k] = e[k] * i[k] * (one - g[k] * g[k])
+        for k in range(units):
+            e[k] *= f[k]
