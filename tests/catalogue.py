@@ -554,7 +554,7 @@ STRATEGIES = [
 
 # Modes whose workers differ between meetings: no plain loop gives their bits.
 RELAXED = [
-    StrategyCase("model_averaging", ModelAveraging(4)),
+    StrategyCase("model_averaging-4", ModelAveraging(4)),
     StrategyCase("gossip", Gossip()),
     StrategyCase("gossip-combine", Gossip(gossip.Ring(), order="combine_then_adapt")),
     StrategyCase("gossip-push_sum", Gossip(gossip.RandomOut(), push_sum=True)),
