@@ -19,6 +19,7 @@ from sparkdl.nn import (
     LSTM,
     MSE,
     Array,
+    Concat,
     Conv2D,
     Ctx,
     Dense,
@@ -385,6 +386,42 @@ def test_several_uses_of_weights_are_written_once() -> None:
     written = to_onnx(model, model.init(RNG))
     assert ops(written)["Gemm"] == 2
     assert len(written.graph.initializer) == 2
+
+
+def test_one_tensor_read_in_two_orders() -> None:
+    """A Permute is not written; what it permutes must not be taken for what it was."""
+    turned = Sequential([Permute((1, 0, 2)), Conv2D(2, 3), Permute((1, 0, 2))])
+    net = Concat([Conv2D(2, 3), turned, Sequential([Permute((1, 0, 2)), Permute((1, 0, 2))])])
+    check_both_ways(net, (4, 5, 3), RNG.standard_normal((2, 4, 5, 3)).astype(np.float32))
+
+
+def test_a_bias_goes_into_the_layer_only_if_nobody_else_reads_it() -> None:
+    f = Foreign((4,))
+    y = f.add("MatMul", "in", f.weight(4, 3))
+    model = f.build(f.add("Add", f.add("Relu", y), f.add("Add", f.add("Identity", y), f.weight(3))))
+    with pytest.raises(ValueError, match=r"a constant \(3,\) is known as the bias of a linear layer"):
+        from_onnx(model)
+
+
+def test_one_permute_serves_all_branches() -> None:
+    f = Foreign((3, 4, 5))
+    model = f.build(f.add("Concat", *(f.add("Conv", "in", f.weight(2, 3, 1, 1)) for _ in range(3)), axis=1))
+    net = from_onnx(model).net
+    assert isinstance(net, Graph)
+    assert sum(isinstance(node.layer, Permute) for node in net.nodes) == 2  # in and out
+
+
+def test_pooling_with_more_padding_than_layers_take() -> None:
+    for pads, in_shape in (([0, 0, 2, 2], (1, 5, 5)), ([0, 0, 3, 3], (1, 9, 9))):
+        f = Foreign(in_shape)
+        size = 3 if pads[2] == 2 else 5
+        model = f.build(f.add("MaxPool", "in", kernel_shape=[size, size], strides=[2, 2], pads=pads))
+        x = RNG.standard_normal((2, *in_shape)).astype(np.float32)
+        close(outputs(from_onnx(model), x), onnx_outputs(model, x))
+    f = Foreign((1, 5, 5))
+    model = f.build(f.add("MaxPool", "in", kernel_shape=[5, 5], strides=[4, 4], pads=[0, 0, 3, 3]))
+    with pytest.raises(ValueError, match="its padding is more than half its size"):
+        from_onnx(model)
 
 
 def test_stacked_layers_come_back_one_by_one() -> None:

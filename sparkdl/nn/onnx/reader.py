@@ -59,6 +59,7 @@ class Reader:
         self.params: dict[str, dict[str, Array]] = {}
         self.inputs: list[Input] = []  # the parts of the model's input, where it is split first
         self._sources: dict[str, Value] = {}  # of what is only reshaped
+        self._turned: dict[tuple[str, Order], Value] = {}
         self._kinds: Counter[str] = Counter()
 
     def value(self, op: Operator, i: int = 0) -> Value:
@@ -131,8 +132,10 @@ class Reader:
         perm = [x.order[order.index(i)] for i in range(len(order))]
         if perm[0] != 0:
             raise op.refused("rows must stay on the first axis; it needs them elsewhere.")
-        y = self.layer(op, Permute([axis - 1 for axis in perm[1:]]), x)
-        return Value(y.name, y.shape, order)
+        key = x.name, tuple(perm)
+        if key not in self._turned:
+            self._turned[key] = self.layer(op, Permute([axis - 1 for axis in perm[1:]]), x)
+        return self._turned[key]._replace(order=order)
 
     def with_last(self, op: Operator, x: Value, axis: int) -> Value:
         """x such that this axis of its tensor is the last one here."""
@@ -160,6 +163,12 @@ class Reader:
         y = self.layer(op, Flatten() if len(shape) == 1 else Reshape(shape), source, order=order)
         self._sources[y.name] = source
         return y
+
+    def is_alone(self, op: Operator, i: int) -> bool:
+        """Whether nothing but this operator reads the node that its i-th input comes from."""
+        name = self.value(op, i).name
+        tensors = [tensor for tensor, value in self.values.items() if isinstance(value, Value) and value.name == name]
+        return len(tensors) == 1 and self.uses[tensors[0]] == 1
 
     def amended(self, x: Value, change: Callable[[Layer], Layer], params: Mapping[str, Array]) -> None:
         """Change the layer of the node that x comes from, and add parameters."""

@@ -112,7 +112,7 @@ def _add(r: Reader, op: Operator) -> None:
     x, b = r.value(op, i), r.constant(op, 1 - i)
     node = r.nodes.get(x.name)
     layer = node.layer if node else None
-    if isinstance(layer, LINEAR) and not layer.bias and r.uses[op.inputs[i]] == 1 and _is_bias(b, x):
+    if isinstance(layer, LINEAR) and not layer.bias and r.is_alone(op, i) and _is_bias(b, x):
         r.amended(x, lambda layer: replace(layer, bias=True), {"b": np.ravel(b)})  # type: ignore[type-var]
         r.put(op, x)
         return

@@ -10,7 +10,7 @@ import numpy as np
 from sparkdl.nn.attention import MultiHeadAttention
 from sparkdl.nn.conv1d import AvgPool1D, MaxPool1D
 from sparkdl.nn.graph import WHOLE, Input
-from sparkdl.nn.layer import Array, Layer
+from sparkdl.nn.layer import Array, Layer, Shape
 from sparkdl.nn.onnx.common import DOMAIN, LAYOUTS, GateLayout, Value, channels_first, plain, steps_first
 from sparkdl.nn.onnx.reader import Margin, Operator, Reader
 from sparkdl.nn.onnx.take import PAD_MODES, Taker, first, padding
@@ -29,10 +29,14 @@ def _pool(r: Reader, op: Operator) -> None:
         raise op.refused("pooling is over one or two axes, without dilation or indices.")
     sides, stride = padding(op, axes), op.option("strides", [1] * axes)
     options: dict[str, Any] = {"ceil_mode": bool(op.option("ceil_mode", 0))}
+    expected: Shape | None = None
     if sides != "same" and not op.option("count_include_pad", 0):
         # What a last window overhangs may be written as padding of more than half the size.
         inside = tuple((lo, min(hi, k // 2)) for (lo, hi), k in zip(sides, size, strict=True))
         options["ceil_mode"] |= inside != sides
+        if inside != sides:
+            each = zip(x.shape, sides, size, stride, strict=False)
+            expected = tuple((n + lo + hi - k) // s + 1 for n, (lo, hi), k, s in each)
         sides = inside
     if op.kind == "AveragePool":
         options["count_include_pad"] = bool(op.option("count_include_pad", 0))
@@ -42,7 +46,10 @@ def _pool(r: Reader, op: Operator) -> None:
     else:
         pool = MaxPool2D if op.kind == "MaxPool" else AvgPool2D
         layer = pool(tuple(size), tuple(stride), sides, **options)
-    r.put(op, r.layer(op, layer, x))
+    y = r.layer(op, layer, x)
+    if expected is not None and y.shape[:-1] != expected:
+        raise op.refused("its padding is more than half its size.")
+    r.put(op, y)
 
 
 def _global_pool(r: Reader, op: Operator) -> None:

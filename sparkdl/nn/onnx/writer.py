@@ -26,7 +26,7 @@ class Writer:
         self.nodes: list[Any] = []
         self.weights: dict[str, Any] = {}
         self.functions: dict[str, Any] = {}
-        self._turned: dict[tuple[str, Order], Value] = {}
+        self._turned: dict[tuple[str, Order], str] = {}  # a tensor and what its axes are permuted by
         self._names: Counter[str] = Counter()
 
     def node(self, op: str, inputs: Sequence[str], shape: Shape, order: Order | None = None, **options: Any) -> Value:
@@ -63,11 +63,10 @@ class Writer:
         """x with its axes in this order, by a Transpose unless they are."""
         if x.order == order:
             return x
-        key = x.name, order
-        if key not in self._turned:
-            perm = [x.order.index(axis) for axis in order]
-            self._turned[key] = self.node("Transpose", [x.name], x.shape, order, perm=perm)
-        return self._turned[key]._replace(shape=x.shape)
+        perm = tuple(x.order.index(axis) for axis in order)
+        if (x.name, perm) not in self._turned:
+            self._turned[x.name, perm] = self.node("Transpose", [x.name], x.shape, order, perm=perm).name
+        return Value(self._turned[x.name, perm], x.shape, order)
 
     def plain(self, x: Value) -> Value:
         """x as its samples are here."""
