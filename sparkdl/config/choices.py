@@ -34,8 +34,8 @@ class ModelConfig:
     """[model]: a network of the zoo (`name`), one that `function = "module:function"` builds, or a list of `layers`.
 
     Further keys are arguments of the builder, which is called as `builder(in_shape, classes, **args)`; a function that
-    does not name `in_shape` or `classes` is called without it. `weights` is a file or model directory whose weights
-    training starts from.
+    does not name `in_shape` or `classes` is called without it. `weights` is a model directory or safetensors file whose
+    weights training starts from; for a ResNet or VGG of the zoo it may be a state dict of torchvision's.
     """
 
     name: str | None = None

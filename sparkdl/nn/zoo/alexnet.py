@@ -17,6 +17,7 @@ def alexnet(in_shape: Shape, classes: int, dropout: float = 0.5) -> Layer:
     """AlexNet in its form for one device (Krizhevsky 2014), 61,100,840 parameters for 224x224; logits (classes,).
 
     The first convolution is 11x11 with stride 4; for images (H, W, C) with a side under 64 it is 3x3 with stride 1.
+    Dropout stands before each of the two dense layers of 4096 units.
     """
     stem = Conv2D(64, 3, padding=1) if is_small(in_shape) else Conv2D(64, 11, 4, padding=2)
     layers = [

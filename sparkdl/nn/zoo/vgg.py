@@ -23,8 +23,8 @@ def vgg11(in_shape: Shape, classes: int, hidden: Sequence[int] = (), dropout: fl
     """VGG-11 (Simonyan & Zisserman 2015, A): 132,863,336 parameters for 224x224; logits (classes,).
 
     3x3 convolutions in five stages, each ending in a 2x2 max pooling that rounds up, so that 28x28 has room for all of
-    them. `hidden` are the units of the dense layers before the last; if none are given, two of 4096, or one of 512 for
-    images (H, W, C) with a side under 64.
+    them. `hidden` are the units of the dense layers before the last, each with ReLU and dropout; if none are given, two
+    of 4096, or one of 512 for images (H, W, C) with a side under 64.
     """
     return _vgg(in_shape, classes, (1, 1, 2, 2, 2), False, hidden, dropout)
 
