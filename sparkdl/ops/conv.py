@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparkdl.compiled import enabled, twin
-from sparkdl.ops.depthwise import correlate, scatter, weigh
+from sparkdl.ops.depthwise import depthwise, depthwise_grad_data, depthwise_grad_weights
 from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, taps, windows
 
 __all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights", "gather_rows", "scatter_rows"]
@@ -35,16 +35,17 @@ DEPTHWISE_CHANNELS = 16  # from here on einsum's loop over channels beats one pr
 
 def conv2d(x: Array, W: Array, win: Window, groups: int = 1, b: Array | None = None) -> Array:
     """x (N, H, W, C), W (kh, kw, C/groups, F), b (F,) or None -> y (N, OH, OW, F) in the dtype of W."""
-    y = np.empty((len(x), *win.out_size(x.shape[1:3]), W.shape[3]), W.dtype)
+    if _is_depthwise(W.shape, groups):
+        y = depthwise(x, W[:, :, 0], win)
+        if b is not None:
+            y += b
+        return y
+    y = np.empty((len(x), *win.out_size((x.shape[1], x.shape[2])), W.shape[3]), W.dtype)
     bias = None if b is None else np.tile(b, (y.shape[2], 1))  # for a whole row of the image: longer runs to add
-    depthwise = _is_depthwise(W.shape, groups)
-    filters = W[:, :, 0] if depthwise else _by_group(W, groups)
-    for block, seen in _seen(x, y.shape, win) if depthwise else _im2row(x, y.shape, win, groups):
+    filters = _by_group(W, groups)
+    for block, rows in _im2row(x, y.shape, win, groups):
         out = y[block]
-        if depthwise:
-            weigh(seen, filters, win, out)
-        else:
-            np.matmul(seen, filters, out=_by_group(out, groups))
+        np.matmul(rows, filters, out=_by_group(out, groups))
         if bias is not None:
             out += bias
     return y
@@ -54,8 +55,7 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
     """x (N, H, W, C), dy (N, OH, OW, F) -> dW (kh, kw, C/groups, F): the sum over blocks of rows^T dy."""
     dW = np.zeros((*win.kernel, x.shape[3] // groups, dy.shape[3]), dy.dtype)
     if _is_depthwise(dW.shape, groups):
-        for block, seen in _seen(x, dy.shape, win):
-            correlate(seen, dy[block], win, dW[:, :, 0])
+        dW[:, :, 0] = depthwise_grad_weights(x, dy, win)
         return dW
     grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
@@ -71,11 +71,10 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
     several smaller convolutions, interleaved: nothing is multiplied by zeros put between the outputs. Compiled, where
     that means fewer elements, the rows' own gradients dy W^T are added up where the rows were taken from.
     """
-    if enabled() and min(map(min, win.pads)) >= 0:
-        if groups == 1 and _scatters(dy.shape, W.shape, size, win):
-            return _grad_by_rows(dy, W, size, win)
-        if _is_depthwise(W.shape, groups):
-            return _grad_by_channel(dy, W[:, :, 0], size, win)
+    if _is_depthwise(W.shape, groups):
+        return depthwise_grad_data(dy, W[:, :, 0], size, win)
+    if enabled() and groups == 1 and _scatters(dy.shape, W.shape, size, win):
+        return _grad_by_rows(dy, W, size, win)
     rows, cols = (
         _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)
     )
@@ -90,15 +89,9 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
 
 def _scatters(out: Shape, filters: Shape, size: Pair, win: Window) -> bool:
     """Whether dx is cheaper by scattering kh kw C elements for each output than by gathering kh kw F for each input."""
-    gathered = math.prod(size) // math.prod(win.stride) * filters[3]
-    return win.kernel != (1, 1) and out[1] * out[2] * filters[2] < gathered
-
-
-def _grad_by_channel(dy: Array, filters: Array, size: Pair, win: Window) -> Array:
-    (top, bottom), (left, right) = win.pads
-    seen = np.zeros((len(dy), size[0] + top + bottom, size[1] + left + right, dy.shape[3]), dy.dtype)
-    scatter(dy, filters, win, seen)
-    return seen[:, top : top + size[0], left : left + size[1]]
+    n, c, f = max(1, out[0]), filters[2], filters[3]
+    gathered = math.prod(size) // math.prod(win.stride) * f + 2 * c * f // n  # and the filters must be turned over
+    return win.kernel != (1, 1) and min(map(min, win.pads)) >= 0 and out[1] * out[2] * c < gathered
 
 
 def _grad_by_rows(dy: Array, W: Array, size: Pair, win: Window) -> Array:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sparkdl.compiled import twin
-from sparkdl.ops.window import Array, Block, Pair, Window, blocks, patch, windows
+from sparkdl.ops.window import Array, Block, Pads, Pair, Window, blocks, patch, windows
 
 __all__ = [
     "applies",
@@ -70,16 +70,8 @@ def applies(win: Window, groups: int) -> bool:
 
 def winograd(x: Array, W: Array, win: Window, b: Array | None, m: int) -> Array:
     """x (N, H, W, C), W (3, 3, C, F), b (F,) or None -> y (N, OH, OW, F) in the dtype of W; m = 2 or 4."""
-    y = np.empty((len(x), *win.out_size(x.shape[1:3]), W.shape[3]), W.dtype)
-    U = widen_filters(W, G[m].astype(W.dtype))
-    bias = np.zeros(len(W[0, 0, 0]), W.dtype) if b is None else b
-    planes = _Planes(y.shape, m, W.dtype, W.shape[2:])
-    for block, tiles in planes.blocks():
-        V, M = planes.views(tiles)
-        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
-        np.matmul(V, U, out=M)
-        gather_outputs(planes.buffers[1], _part(y, block, m), bias, m)
-    return y
+    bias = np.zeros(W.shape[3], W.dtype) if b is None else b
+    return _filter(x, widen_filters(W, G[m].astype(W.dtype)), win.out_size((x.shape[1], x.shape[2])), win.pads, bias, m)
 
 
 def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
@@ -100,8 +92,20 @@ def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
 def winograd_grad_data(dy: Array, W: Array, size: Pair, win: Window, m: int) -> Array:
     """dy (N, OH, OW, F), W (3, 3, C, F), size = (H, W) -> dx (N, H, W, C)."""
     rows, cols = ((2 - p[0], n - out + p[0]) for n, out, p in zip(size, dy.shape[1:3], win.pads, strict=True))
-    flipped = np.ascontiguousarray(W[::-1, ::-1].transpose(0, 1, 3, 2))
-    return winograd(dy, flipped, win._replace(pads=(rows, cols)), None, m)
+    U = widen_filters(W[::-1, ::-1], G[m].astype(W.dtype)).transpose(0, 2, 1)
+    return _filter(dy, U, size, (rows, cols), np.zeros(W.shape[2], W.dtype), m)
+
+
+def _filter(x: Array, U: Array, size: Pair, pads: Pads, b: Array, m: int) -> Array:
+    """x (N, H, W, C), U (a^2, C, F), b (F,), size = (OH, OW) -> y (N, OH, OW, F)."""
+    y = np.empty((len(x), *size, U.shape[2]), U.dtype)
+    planes, win = _Planes(y.shape, m, U.dtype, U.shape[1:]), Window((3, 3), pads=pads)
+    for block, tiles in planes.blocks():
+        V, M = planes.views(tiles)
+        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
+        np.matmul(V, U, out=M)
+        gather_outputs(planes.buffers[1], _part(y, block, m), b, m)
+    return y
 
 
 @twin("sparkdl.ops.fast.winograd")
