@@ -84,7 +84,7 @@ def test_only_the_input_is_kept() -> None:
         held[type(layer)] = tracemalloc.get_traced_memory()[0] / y.nbytes
         tracemalloc.stop()
         assert cache
-    assert held[Sequential] > 39
+    assert held[Sequential] > 19  # an array for each pair of layers at least
     assert held[Checkpointed] < 1.5  # the output itself
 
 
