@@ -8,6 +8,7 @@ import numpy as np
 
 from sparkdl.nn.cost import Cost
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape
+from sparkdl.ops.dropout import drop
 
 __all__ = ["Dropout"]
 
@@ -35,16 +36,10 @@ class Dropout(Layer):
         if ctx.rng is None:
             raise ValueError(f"{self} draws random numbers in training; pass Ctx(train=True, rng=...).")
         kept: Array = np.greater_equal(ctx.rng.random(x.shape, x.dtype), self.rate)
-        return self._scaled(x, kept), kept
+        return drop(x, kept, self.rate), kept
 
     def backward(self, p: Params, cache: Array | None, dy: Array, g: Params, ctx: Ctx) -> Array:
-        return dy if cache is None else self._scaled(dy, cache)
+        return dy if cache is None else drop(dy, cache, self.rate)
 
     def cost(self, in_shape: Shape) -> Cost:
         return Cost()  # evaluation does nothing
-
-    def _scaled(self, x: Array, kept: Array) -> Array:
-        y: Array = x * kept
-        if self.rate < 1:
-            y *= 1 / (1 - self.rate)
-        return y

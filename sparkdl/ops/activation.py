@@ -61,6 +61,7 @@ def tanh_grad(y: Array, dy: Array) -> Array:
     return dx
 
 
+@twin("sparkdl.ops.fast.activation")
 def sigmoid(x: Array) -> Array:
     """y = 1 / (1 + e^-x), from e^-|x|: never overflows, and keeps its relative precision down to the smallest y."""
     e = np.exp(-np.abs(x))
@@ -109,12 +110,14 @@ def elu_grad(y: Array, dy: Array, alpha: float) -> Array:
     return dx
 
 
+@twin("sparkdl.ops.fast.activation")
 def silu(x: Array) -> tuple[Array, Array]:
     """y = x s, and s = 1 / (1 + e^-x)."""
     s = sigmoid(x)
     return x * s, s
 
 
+@twin("sparkdl.ops.fast.activation")
 def silu_grad(x: Array, s: Array, dy: Array) -> Array:
     """dx = dy s (1 + x (1 - s))."""
     dx: Array = dy * (s * (1 + x * (1 - s)))

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["attention", "attention_grad"]
+from sparkdl.compiled import twin
+
+__all__ = ["attention", "attention_grad", "scores_grad", "to_probabilities"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,18 +33,11 @@ def attention(q: Array, k: Array, v: Array, keep: Array | None, causal: bool, ou
     for rows in _blocks(P):
         S = P[rows]
         np.matmul(q[rows], k[rows].transpose(0, 1, 3, 2), out=S)
-        S *= 1 / math.sqrt(d)
         if keep is not None:
             np.copyto(S, -np.inf, where=~keep[rows, None, None])
         if later is not None:
             np.copyto(S, -np.inf, where=later)
-        top = S.max(axis=-1, keepdims=True)
-        np.copyto(top, 0, where=top == -np.inf)  # where nothing counts, every e^S below is 0
-        S -= top
-        np.exp(S, out=S)
-        total = S.sum(axis=-1, keepdims=True)
-        np.copyto(total, 1, where=total == 0)
-        S /= total
+        to_probabilities(S, 1 / math.sqrt(d))
         np.matmul(S, v[rows], out=out[rows])
     return P
 
@@ -56,11 +51,30 @@ def attention_grad(q: Array, k: Array, v: Array, P: Array, dy: Array, dq: Array,
         p, d = P[rows], dy[rows]
         np.matmul(p.transpose(0, 1, 3, 2), d, out=dv[rows])
         S = d @ v[rows].transpose(0, 1, 3, 2)
-        S -= np.einsum("nhqk,nhqk->nhq", S, p)[..., None]
-        S *= p
-        S *= 1 / math.sqrt(q.shape[3])
+        scores_grad(S, p, 1 / math.sqrt(q.shape[3]))
         np.matmul(S, k[rows], out=dq[rows])
         np.matmul(S.transpose(0, 1, 3, 2), q[rows], out=dk[rows])
+
+
+@twin("sparkdl.ops.fast.softmax")
+def to_probabilities(S: Array, scale: float) -> None:
+    """S (..., T) <- softmax(scale S), in place; 0 throughout a row that is -inf throughout."""
+    top = S.max(axis=-1, keepdims=True)
+    np.copyto(top, 0, where=top == -np.inf)  # where nothing counts, every e^S below is 0
+    S -= top
+    S *= scale
+    np.exp(S, out=S)
+    total = S.sum(axis=-1, keepdims=True)
+    np.copyto(total, 1, where=total == 0)
+    S /= total
+
+
+@twin("sparkdl.ops.fast.softmax")
+def scores_grad(S: Array, P: Array, scale: float) -> None:
+    """S <- scale P (S - <S, P>), in place: from the gradient of the probabilities P (..., T) to that of the scores."""
+    S -= np.einsum("nhqk,nhqk->nhq", S, P)[..., None]
+    S *= P
+    S *= scale
 
 
 def _blocks(P: Array) -> Iterator[slice]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.compiled import twin
+
 __all__ = ["embed", "embed_grad"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -16,6 +18,7 @@ def embed(table: Array, at: Array) -> Array:
     return table.take(at, axis=0)
 
 
+@twin("sparkdl.ops.fast.embedding")
 def embed_grad(dtable: Array, at: Array, drows: Array) -> None:
     """dtable[v] += the sum of drows[m] over all m with at[m] = v, in place; rows that no index names are not touched.
 

@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-__all__ = ["gelu", "gelu_grad", "gelu_tanh", "gelu_tanh_grad", "normal_cdf"]
+from sparkdl.compiled import twin
+
+__all__ = ["exponent", "gelu", "gelu_grad", "gelu_tanh", "gelu_tanh_grad", "normal_cdf"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FARTHEST = 12.0  # z up to which P is fitted; beyond, where erfc z < 1e-64, the order of magnitude is right
 LEAST_T = 2 / (2 + FARTHEST)
+SINGLE, DOUBLE = 9, 20  # degrees of P in float32 and float64
 BLOCK_ELEMENTS = 1 << 16  # temporaries of the polynomial stay in the cache
 SLOPE, CUBIC = math.sqrt(2 / math.pi), 0.044715
 
@@ -37,7 +40,7 @@ def normal_cdf(x: Array) -> Array:
     u = np.maximum(t, LEAST_T)
     u *= 2 / (1 - LEAST_T)
     u -= (1 + LEAST_T) / (1 - LEAST_T)
-    coefficients = _exponent(9 if x.dtype.itemsize <= 4 else 20)
+    coefficients = exponent(SINGLE if x.dtype.itemsize <= 4 else DOUBLE)
     e = np.full_like(u, coefficients[0])
     for c in coefficients[1:]:
         e *= u
@@ -51,6 +54,7 @@ def normal_cdf(x: Array) -> Array:
     return y
 
 
+@twin("sparkdl.ops.fast.gelu")
 def gelu(x: Array) -> tuple[Array, Array]:
     """y = x cdf(x), and cdf(x) of the standard normal distribution (Hendrycks & Gimpel 2016)."""
     y, cdf = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
@@ -60,6 +64,7 @@ def gelu(x: Array) -> tuple[Array, Array]:
     return y, cdf
 
 
+@twin("sparkdl.ops.fast.gelu")
 def gelu_grad(x: Array, cdf: Array, dy: Array) -> Array:
     """dx = dy (cdf(x) + x pdf(x)), pdf(x) = e^(-x^2 / 2) / sqrt(2 pi)."""
     dx = np.empty(x.shape, x.dtype)
@@ -106,7 +111,7 @@ def gelu_tanh_grad(x: Array, t: Array, dy: Array) -> Array:
 
 
 @functools.cache
-def _exponent(degree: int) -> tuple[float, ...]:
+def exponent(degree: int) -> tuple[float, ...]:
     """Coefficients of P, the highest power of u first; u runs over [-1, 1] as t does over [LEAST_T, 1]."""
     u = chebyshev.chebpts1(degree + 1)
     t = LEAST_T + (u + 1) * (1 - LEAST_T) / 2

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.compiled import twin
+
 __all__ = ["group_norm", "group_norm_grad", "layer_norm", "layer_norm_grad"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -20,6 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK_ELEMENTS = 1 << 16
 
 
+@twin("sparkdl.ops.fast.layer_norm")
 def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
     """y = gamma (x - mean) inv + beta, and mean, inv; over the last axis of x (R, D)."""
     y, mean, inv = np.empty_like(x), np.empty((len(x), 1), x.dtype), np.empty((len(x), 1), x.dtype)
@@ -36,6 +39,7 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, 
     return y, mean, inv
 
 
+@twin("sparkdl.ops.fast.layer_norm")
 def layer_norm_grad(x: Array, dy: Array, gamma: Array, mean: Array, inv: Array) -> tuple[Array, Array, Array]:
     """dx, dgamma, dbeta (D,). With h = (x - mean) inv and d = gamma dy:
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl.compiled import twin
+
 __all__ = ["log_softmax", "log_softmax_grad", "logsumexp", "softmax", "softmax_grad"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -18,6 +20,7 @@ def logsumexp(z: Array) -> Array:
     return y
 
 
+@twin("sparkdl.ops.fast.softmax")
 def softmax(z: Array) -> Array:
     """y_k = e^z_k / sum_j e^z_j. z, y (..., K)."""
     y: Array = np.exp(z - z.max(axis=-1, keepdims=True))
@@ -34,6 +37,7 @@ def softmax_grad(y: Array, dy: Array) -> Array:
     return dz
 
 
+@twin("sparkdl.ops.fast.softmax")
 def log_softmax(z: Array) -> Array:
     """y_k = z_k - log sum_j e^z_j. z, y (..., K)."""
     y: Array = z - z.max(axis=-1, keepdims=True)

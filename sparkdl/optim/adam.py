@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from sparkdl.compiled import twin
 from sparkdl.fields import FRACTION, NON_NEGATIVE, POSITIVE
 from sparkdl.optim.base import Array, State
 from sparkdl.optim.rule import Elementwise
@@ -15,6 +16,7 @@ from sparkdl.optim.rule import Elementwise
 __all__ = ["Adam", "AdamW", "Nadam", "adapted", "moments"]
 
 
+@twin("sparkdl.optim.fast")
 def moments(m: Array, v: Array, g: Array, s: Array, beta1: float, beta2: float) -> None:
     """In place, m <- beta1 m + (1 - beta1) g and v <- beta2 v + (1 - beta2) g^2; s is scratch, g is kept."""
     np.multiply(g, 1.0 - beta1, out=s)
@@ -26,6 +28,7 @@ def moments(m: Array, v: Array, g: Array, s: Array, beta1: float, beta2: float) 
     v += s
 
 
+@twin("sparkdl.optim.fast")
 def adapted(m: Array, v: Array, out: Array, t: int, beta1: float, beta2: float, eps: float, scale: float) -> None:
     """Write scale mhat / (sqrt(vhat) + eps) into out; mhat = m / (1 - beta1^t), vhat = v / (1 - beta2^t)."""
     # The corrections are scalars: sqrt(vhat) + eps = (sqrt(v) + eps c) / c, where c = sqrt(1 - beta2^t).

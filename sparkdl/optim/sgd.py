@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sparkdl.compiled import twin
 from sparkdl.fields import FRACTION
 from sparkdl.optim.base import Array, State
 from sparkdl.optim.rule import Elementwise
 
-__all__ = ["SGD"]
+__all__ = ["SGD", "momentum"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,21 @@ class SGD(Elementwise):
 
     def update(self, w: Array, g: Array, slots: State, s: Array, lr: float, t: int) -> None:
         if self.momentum:
-            velocity = slots["velocity"]
-            velocity *= self.momentum
-            velocity += g
-            if self.nesterov:
-                np.multiply(velocity, self.momentum, out=s)
-                g += s
-            else:
-                g = velocity
-        np.multiply(g, lr, out=s)
-        w -= s
+            momentum(w, g, slots["velocity"], s, self.momentum, self.nesterov, lr)
+        else:
+            np.multiply(g, lr, out=s)
+            w -= s
+
+
+@twin("sparkdl.optim.fast")
+def momentum(w: Array, g: Array, velocity: Array, s: Array, mu: float, nesterov: bool, lr: float) -> None:
+    """One step of momentum mu over w and velocity, in place; g and the scratch s may be overwritten."""
+    velocity *= mu
+    velocity += g
+    if nesterov:
+        np.multiply(velocity, mu, out=s)
+        g += s
+    else:
+        g = velocity
+    np.multiply(g, lr, out=s)
+    w -= s

@@ -1,4 +1,4 @@
-"""Every layer with compiled twins is the layer without: outputs and all gradients, over the catalogue."""
+"""With compiled twins every layer and optimizer is what it is without: outputs, gradients, weights, state."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sparkdl.compiled import compiling
-from sparkdl.nn import Array, Ctx, Layout
-from tests.catalogue import LAYERS, LayerCase
+from sparkdl.nn import Array, Ctx, Layout, ParamSpec, Zeros
+from tests.catalogue import LAYERS, OPTIMIZERS, LayerCase, OptimizerCase
 
 pytest.importorskip("numba")
 
@@ -50,3 +50,24 @@ def test_compiled_layers_are_the_plain_ones(case: LayerCase, rows: int, dtype: s
             assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
             scale = max(1.0, float(np.abs(expected).max(initial=0)))
             np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=lambda case: case.id)
+def test_compiled_optimizers_are_the_plain_ones(case: OptimizerCase, dtype: str) -> None:
+    rng, segments = np.random.default_rng(12), Layout({"W": ParamSpec((30, 7), Zeros()), "b": ParamSpec((3,), Zeros())})
+    start, grads = rng.standard_normal(213).astype(dtype), rng.standard_normal((4, 213)).astype(dtype)
+    results = []
+    for compiled in (False, True):
+        params, state = start.copy(), case.optimizer.init(start)
+        with compiling(compiled):
+            for grad in grads:
+                case.optimizer.step(params, grad.copy(), state, 0.1, segments.trainable_segments)
+        results.append({"params": params, **state})
+    plain, fast = results
+    assert plain.keys() == fast.keys()
+    for name, expected in plain.items():
+        assert fast[name].dtype == expected.dtype
+        np.testing.assert_allclose(
+            fast[name], expected, rtol=20 * TOLERANCE[dtype], atol=TOLERANCE[dtype], err_msg=name
+        )

@@ -8,8 +8,10 @@ import numpy as np
 
 from sparkdl.compiled import kernel, takes
 from sparkdl.ops.activation import Array
+from sparkdl.ops.fast import elementary
+from sparkdl.ops.fast.elementary import ONE
 
-__all__ = ["relu_grad"]
+__all__ = ["relu_grad", "sigmoid", "silu", "silu_grad"]
 
 
 def relu_grad(y: Array, dy: Array) -> Any:
@@ -21,8 +23,55 @@ def relu_grad(y: Array, dy: Array) -> Any:
     return dx
 
 
+def sigmoid(x: Array) -> Any:
+    """See `sparkdl.ops.activation.sigmoid`."""
+    if x.dtype != np.float32:
+        return NotImplemented
+    y = np.empty(x.shape, x.dtype)
+    _sigmoid(x.reshape(-1), y.reshape(-1))
+    return y
+
+
+def silu(x: Array) -> Any:
+    """See `sparkdl.ops.activation.silu`."""
+    if x.dtype != np.float32:
+        return NotImplemented
+    y, s = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
+    _silu(x.reshape(-1), y.reshape(-1), s.reshape(-1))
+    return y, s
+
+
+def silu_grad(x: Array, s: Array, dy: Array) -> Any:
+    """See `sparkdl.ops.activation.silu_grad`."""
+    if any(a.dtype != np.float32 for a in (x, s, dy)):
+        return NotImplemented
+    dx = np.empty(x.shape, x.dtype)
+    _silu_grad(x.reshape(-1), s.reshape(-1), dy.reshape(-1), dx.reshape(-1))
+    return dx
+
+
 @kernel
 def _relu_grad(y: Array, dy: Array, dx: Array) -> None:
     zero = dy.dtype.type(0)  # of a plain 0 the result would be float64
     for i in range(y.size):
         dx[i] = dy[i] if y[i] > zero else zero
+
+
+@kernel
+def _sigmoid(x: Array, y: Array) -> None:
+    for i in range(x.size):
+        y[i] = elementary.sigmoid(x[i])
+
+
+@kernel
+def _silu(x: Array, y: Array, s: Array) -> None:
+    for i in range(x.size):
+        share = elementary.sigmoid(x[i])
+        s[i] = share
+        y[i] = x[i] * share
+
+
+@kernel
+def _silu_grad(x: Array, s: Array, dy: Array, dx: Array) -> None:
+    for i in range(x.size):
+        dx[i] = dy[i] * s[i] * (ONE + x[i] * (ONE - s[i]))

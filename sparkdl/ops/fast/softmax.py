@@ -1,0 +1,94 @@
+"""Compiled twins of the kernels of `sparkdl.ops.softmax` and `sparkdl.ops.attention`, in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from sparkdl.compiled import kernel
+from sparkdl.ops.fast.elementary import ONE, ZERO, exp
+from sparkdl.ops.softmax import Array
+
+__all__ = ["log_softmax", "scores_grad", "softmax", "to_probabilities"]
+
+
+def softmax(z: Array) -> Any:
+    """See `sparkdl.ops.softmax.softmax`."""
+    if z.dtype != np.float32 or not z.size:
+        return NotImplemented
+    y = np.empty(z.shape, z.dtype)
+    np.copyto(y, z)
+    _exponentials(_rows(y), ONE, z.max(axis=-1).reshape(-1))
+    return y
+
+
+def log_softmax(z: Array) -> Any:
+    """See `sparkdl.ops.softmax.log_softmax`."""
+    if z.dtype != np.float32 or not z.size:
+        return NotImplemented
+    y = np.empty(z.shape, z.dtype)
+    np.copyto(y, z)
+    _logarithms(_rows(y), z.max(axis=-1).reshape(-1))
+    return y
+
+
+def to_probabilities(S: Array, scale: float) -> Any:
+    """See `sparkdl.ops.attention.to_probabilities`."""
+    if S.dtype != np.float32 or not S.size or not S.flags.c_contiguous:
+        return NotImplemented
+    _exponentials(_rows(S), np.float32(scale), S.max(axis=-1).reshape(-1))
+    return None
+
+
+def scores_grad(S: Array, P: Array, scale: float) -> Any:
+    """See `sparkdl.ops.attention.scores_grad`."""
+    if S.dtype != np.float32 or P.dtype != np.float32 or not (S.flags.c_contiguous and P.flags.c_contiguous):
+        return NotImplemented
+    _slopes(_rows(S), _rows(P), np.float32(scale))
+    return None
+
+
+def _rows(a: Array) -> Array:
+    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+
+@kernel
+def _exponentials(S: Array, scale: Any, top: Array) -> None:
+    rows, width = S.shape
+    for r in range(rows):
+        row, total = S[r], ZERO
+        most = top[r] if top[r] > -np.inf else ZERO  # of a row where nothing counts
+        for k in range(width):
+            row[k] = exp((row[k] - most) * scale)
+        for k in range(width):
+            total += row[k]
+        share = ONE / total if total != ZERO else ONE
+        for k in range(width):
+            row[k] *= share
+
+
+@kernel
+def _logarithms(z: Array, top: Array) -> None:
+    rows, width = z.shape
+    for r in range(rows):
+        row, total = z[r], ZERO
+        for k in range(width):
+            row[k] -= top[r]
+        for k in range(width):
+            total += exp(row[k])
+        rest = np.log(total)
+        for k in range(width):
+            row[k] -= rest
+
+
+@kernel
+def _slopes(S: Array, P: Array, scale: Any) -> None:
+    rows, width = S.shape
+    for r in range(rows):
+        row, p, along = S[r], P[r], ZERO
+        for k in range(width):
+            along += row[k] * p[k]
+        for k in range(width):
+            row[k] = (row[k] - along) * p[k] * scale
