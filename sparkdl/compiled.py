@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-__all__ = ["compiling", "enabled", "inline", "kernel", "takes", "twin"]
+__all__ = ["compiling", "enabled", "exact_kernel", "inline", "kernel", "takes", "twin"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +87,16 @@ def kernel(function: F) -> F:
     return cast(F, call)
 
 
+def exact_kernel(function: F) -> F:
+    """A kernel that rounds as its lines say, on every processor: replicas that compute alike stay alike."""
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return _compiled(function, exact=True)(*map(_open, args))
+
+    return cast(F, call)
+
+
 def inline(function: F) -> F:
     """A function that kernels call, and that becomes part of them."""
     return cast(F, _compiled(function))
@@ -99,10 +109,10 @@ def _find(module: str, name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compiled(function: Callable[..., Any], exact: bool = False) -> Callable[..., Any]:
     import numba
 
-    compile_it = numba.njit(cache=True, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+    compile_it = numba.njit(cache=True, nogil=True, fastmath=not exact and FAST_MATH, error_model="numpy")
     try:
         compiled: Callable[..., Any] = compile_it(function)
     except RuntimeError:  # no place where the machine code could be kept

@@ -1,4 +1,8 @@
-"""Compiled twins of the update rules' inner loops: each vector is read and written once."""
+"""Compiled twins of the update rules' inner loops: each vector is read and written once.
+
+They give the bits of the NumPy versions: workers that all make the same update, some of them without numba or on
+another processor, must not drift apart.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import exact_kernel, takes
 from sparkdl.optim.base import Array
 
 __all__ = ["adapted", "moments", "momentum"]
@@ -18,7 +22,7 @@ def momentum(w: Array, g: Array, velocity: Array, s: Array, mu: float, nesterov:
     if not takes(w, g, velocity):
         return NotImplemented
     of = w.dtype.type
-    return _momentum(w, g, velocity, of(mu), of(lr * mu if nesterov else lr), of(lr if nesterov else 0))
+    return (_nesterov if nesterov else _momentum)(w, g, velocity, of(mu), of(lr))
 
 
 def moments(m: Array, v: Array, g: Array, s: Array, beta1: float, beta2: float) -> Any:
@@ -37,22 +41,30 @@ def adapted(m: Array, v: Array, out: Array, t: int, beta1: float, beta2: float, 
     return _adapted(m, v, out, of(eps * c), of(scale * c / (1.0 - beta1**t)))
 
 
-@kernel
-def _momentum(w: Array, g: Array, velocity: Array, mu: float, of_velocity: float, of_g: float) -> None:
+@exact_kernel
+def _momentum(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None:
     for i in range(w.size):
         v = velocity[i] * mu + g[i]
         velocity[i] = v
-        w[i] -= of_velocity * v + of_g * g[i]
+        w[i] -= v * lr
 
 
-@kernel
+@exact_kernel
+def _nesterov(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None:
+    for i in range(w.size):
+        v = velocity[i] * mu + g[i]
+        velocity[i] = v
+        w[i] -= (g[i] + v * mu) * lr
+
+
+@exact_kernel
 def _moments(m: Array, v: Array, g: Array, beta1: float, rest1: float, beta2: float, rest2: float) -> None:
     for i in range(m.size):
-        m[i] = beta1 * m[i] + rest1 * g[i]
-        v[i] = beta2 * v[i] + rest2 * g[i] * g[i]
+        m[i] = m[i] * beta1 + g[i] * rest1
+        v[i] = v[i] * beta2 + g[i] * g[i] * rest2
 
 
-@kernel
+@exact_kernel
 def _adapted(m: Array, v: Array, out: Array, eps: float, scale: float) -> None:
     for i in range(m.size):
-        out[i] = scale * m[i] / (np.sqrt(v[i]) + eps)
+        out[i] = m[i] / (np.sqrt(v[i]) + eps) * scale
