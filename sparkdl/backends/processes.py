@@ -16,6 +16,8 @@ from sparkdl.errors import TrainingError
 
 __all__ = ["ProcessBackend"]
 
+PRELOADED = ["sparkdl.strategies"]  # imported once, by the server that forks the processes
+
 
 class ProcessBackend(LocalBackend):
     """As `LocalBackend`, but for peers, which are processes.
@@ -72,6 +74,7 @@ class _Processes:
         self, seats: Iterable[Seat], fn: Callable[[Seat], None], prepare: Callable[[int], None] | None
     ) -> None:
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         self._processes: list[BaseProcess] = []
         for seat in seats:
             name = f"sparkdl-rank-{seat.rank}"
