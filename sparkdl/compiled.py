@@ -1,9 +1,10 @@
 """Compiled twins: how a kernel written in NumPy gives way to one of the same name that numba has compiled.
 
-Whatever is marked with `twin` runs as it stands where numba (the extra `fast`) is not installed, or the environment
-variable SPARKDL_COMPILED is 0. Both are held equal by the tests. numba compiles a kernel when it is first called with
-a kind of arguments, and keeps the machine code on disk for all processes: beside the source or, where nothing can be
-written there, in the user's cache or a private folder of the temporary directory. NUMBA_CACHE_DIR names another place.
+Whatever is marked with `twin` runs as it stands, unless the environment variable SPARKDL_COMPILED is 1 and numba (the
+extra `fast`) is installed. Both are held equal by the tests, to rounding: all workers should set it, or none. numba
+compiles a kernel when it is first called with a kind of arguments, which takes a while, and keeps the machine code on
+disk for all processes: beside the source or, where nothing can be written there, in the user's cache or a private
+folder of the temporary directory. NUMBA_CACHE_DIR names another place.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Sums may be taken in another order, so that they fill vector registers; NaN and infinities keep their meaning.
 FAST_MATH = {"arcp", "contract", "nsz", "reassoc"}
 
-_on = os.environ.get("SPARKDL_COMPILED", "1") != "0" and importlib.util.find_spec("numba") is not None
+_on = os.environ.get("SPARKDL_COMPILED", "0") == "1" and importlib.util.find_spec("numba") is not None
 
 
 def enabled() -> bool:
