@@ -97,7 +97,8 @@ print(sum(map(abs, out[5, :4])))
 
 def test_an_install_that_cannot_be_written_keeps_its_code_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("numba")
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": path, "SPARKDL_COMPILED": "1"}
     environment.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,3 +1,3 @@
 """Compiled twins of the kernels, by the names of their modules."""
 
-__all__: list[str] = []
+__all__ = []
