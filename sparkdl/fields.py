@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
-__all__ = ["COUNT", "FRACTION", "NON_NEGATIVE", "OPEN_UNIT", "POSITIVE", "UNIT", "Interval", "check_fields"]
+__all__ = ["COUNT", "FRACTION", "NATURAL", "NON_NEGATIVE", "OPEN_UNIT", "POSITIVE", "UNIT", "Interval", "check_fields"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ NON_NEGATIVE: Mapping[str, Any] = {"within": Interval(0, math.inf, "[)")}
 FRACTION: Mapping[str, Any] = {"within": Interval(0, 1, "[)")}
 OPEN_UNIT: Mapping[str, Any] = {"within": Interval(0, 1, "()")}
 UNIT: Mapping[str, Any] = {"within": Interval(0, 1, "[]")}
+NATURAL: Mapping[str, Any] = {"within": Interval(0, math.inf, "[)", integer=True)}
 COUNT: Mapping[str, Any] = {"within": Interval(1, math.inf, "[)", integer=True)}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from sparkdl.backends.base import Group, Peers, Seat, Shards, Slots
 from sparkdl.backends.local import LocalBackend
-from sparkdl.comm import AllGather, Transport, TransportOptions, connect
+from sparkdl.backends.meeting import meet
+from sparkdl.comm import AllGather, Transport, TransportOptions
 from sparkdl.data import Handle
 from sparkdl.errors import TrainingError
 
@@ -56,17 +57,7 @@ class _ProcessSeat:
     driver_host: str
 
     def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
-        if not (options.interface or options.cidr or options.route_to):
-            options = replace(options, route_to=self.driver_host)
-        return connect(
-            self.rank,
-            self.size,
-            allgather,
-            group.secret,
-            job_id=group.job_id,
-            attempt=group.attempt,
-            options=options,
-        )
+        return meet(self, group, options, allgather, self.driver_host)
 
 
 class _Processes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,8 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
 
 from sparkdl.backends.base import Group, Seat
+from sparkdl.backends.meeting import meet
 from sparkdl.backends.spark_errors import own_error
-from sparkdl.comm import AllGather, Transport, TransportOptions, connect
+from sparkdl.comm import AllGather, Transport, TransportOptions
 from sparkdl.data import Handle
 
 __all__ = ["SparkPeers"]
@@ -77,17 +78,7 @@ class _SparkSeat:
 
     def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
         """Spark's own allGather would do as well, but takes a second each time."""
-        if not (options.interface or options.cidr or options.route_to):
-            options = replace(options, route_to=self.driver_host)
-        return connect(
-            self.rank,
-            self.size,
-            allgather,
-            group.secret,
-            job_id=group.job_id,
-            attempt=group.attempt,
-            options=options,
-        )
+        return meet(self, group, options, allgather, self.driver_host)
 
 
 def _sit(fn: Callable[[Seat], None], driver_host: str, handles: Iterable[Handle]) -> Iterator[Any]:

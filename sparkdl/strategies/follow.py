@@ -16,8 +16,8 @@ from sparkdl import errors
 from sparkdl.backends.base import Peers
 from sparkdl.control import GONE, Coordinator, Message
 from sparkdl.errors import SparkdlError, TrainingError
-from sparkdl.nn import Array
 from sparkdl.train import Loop, Profile
+from sparkdl.train.tensors import under
 
 __all__ = ["Failure", "Follower"]
 
@@ -60,12 +60,17 @@ class Follower:
     _told: bool = False
     _trouble_since: float | None = None
     _ended_since: float | None = None
+    _first_came: float | None = None
+    _cancelled: bool = False
 
-    def follow(self, patience_s: float) -> Failure | None:
-        """Return when nothing runs any more: None if all went well. Callbacks raise through."""
+    def follow(self, patience_s: float, arrival_s: float) -> Failure | None:
+        """Return when nothing runs any more: None if all went well. Callbacks raise through.
+
+        Ranks start together: one that has not come arrival_s after the first is taken for lost.
+        """
         self._mark = self.loop.run.counters()
         try:
-            if self._listen(patience_s):
+            if self._listen(patience_s, arrival_s):
                 return None
         except BaseException:
             self._call_off()
@@ -77,7 +82,7 @@ class Follower:
             return self._failure(e)
         return None
 
-    def _listen(self, patience_s: float) -> bool:
+    def _listen(self, patience_s: float, arrival_s: float) -> bool:
         """Until nothing runs, and everyone who was there has been heard to the last word; True: all have ended well."""
         deadline = math.inf
         while True:
@@ -92,7 +97,17 @@ class Follower:
             elif self._complete():
                 return True
             self._ask_to_stop()
+            self._miss_who_has_not_come(arrival_s)
             self._end_what_lingers(patience_s)
+
+    def _miss_who_has_not_come(self, arrival_s: float) -> None:
+        if not self._hosts or self._trouble_since is not None:
+            return
+        self._first_came = self._first_came or time.monotonic()
+        if time.monotonic() - self._first_came > arrival_s:
+            for rank in sorted({*range(self.coordinator.size)} - {*self._hosts}):
+                self._gone[rank] = f"it has not come within {arrival_s:g} s of the first"
+                self._spread_word(rank, self._gone[rank])
 
     def _call_off(self) -> None:
         """The driver itself cannot go on: end the workers, and wait a while until they have left."""
@@ -127,7 +142,8 @@ class Follower:
             if data["profile"] is not None and self.loop.profile is not None:
                 self.loop.profile.merge(Profile.from_dict(data["profile"]))
         elif kind == "failed":
-            self._failed[rank] = data
+            # What a rank meets because it has been cancelled is no cause.
+            self._failed[rank] = {**data, "own": False, "culprit": None} if self._cancelled else data
             self._spread_word(rank, f"{data['kind']}: {data['text']}")
         elif kind == GONE:
             self._present.discard(rank)
@@ -150,7 +166,7 @@ class Follower:
         run.epoch_metrics = arrays["metrics"]
         run.count_from(data["run"])
         run.schedule_state = dict(data["schedule"])
-        run.strategy_state = {**data["mode"], **_under("mode/", arrays)}
+        run.strategy_state = {**data["mode"], **under("mode/", arrays)}
         self._mark = run.counters()
 
     def _answer(self) -> None:
@@ -182,7 +198,7 @@ class Follower:
         all_known = len({*self._failed, *self._gone, *self._ended}) == self.coordinator.size
         if time.monotonic() - self._trouble_since > (SETTLE_S if all_known else patience_s + GRACE_S):
             log.info("cancelling workers that have not ended after a failure")
-            self._trouble_since = math.inf
+            self._trouble_since, self._cancelled = math.inf, True
             self.peers.cancel()
 
     def _failure(self, job_error: Exception) -> Failure:
@@ -220,7 +236,3 @@ class Follower:
     def _name(self, rank: int) -> str:
         where = self._hosts.get(rank)
         return f"rank {rank}" if where is None else f"rank {rank} (host {where})"
-
-
-def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

@@ -6,7 +6,6 @@ arXiv:1808.07217); the outer rules and elastic averaging stand in `optim.outer`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import numpy as np
 
 from sparkdl.backends.base import Backend, Shards, Slots
 from sparkdl.comm.compress import Compressor, Uncompressed
-from sparkdl.fields import COUNT, Interval
+from sparkdl.fields import COUNT, NATURAL
 from sparkdl.nn import Array
 from sparkdl.optim import Average, Elastic, OuterOptimizer
 from sparkdl.strategies.base import Strategy
@@ -28,8 +27,6 @@ from sparkdl.train import TAIL, Loop, Step, apply_update
 from sparkdl.train.update import learning_rate
 
 __all__ = ["ModelAveraging"]
-
-NATURAL = {"within": Interval(0, math.inf, "[)", integer=True)}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from sparkdl.data import Handle, ShardMissing
 from sparkdl.nn import Array
 from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task
 from sparkdl.train.callbacks import Logs
+from sparkdl.train.tensors import under
 
 if TYPE_CHECKING:
     from sparkdl.strategies.peers import PeerStrategy
@@ -181,8 +182,8 @@ def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], handle: Handle, co
 def _restored(job: PeerJob, arrays: Mapping[str, Array], rank: int) -> Run:
     """The run as this rank goes on with it; what has been counted of the epoch so far is rank 0's."""
     run = Run(np.array(arrays["params"]), schedule_state=dict(job.schedule))
-    run.opt_state = {name: np.array(a) for name, a in _under("opt/", arrays).items()}
-    run.strategy_state = {**job.mode, **{name: np.array(a) for name, a in _under("mode/", arrays).items()}}
+    run.opt_state = {name: np.array(a) for name, a in under("opt/", arrays).items()}
+    run.strategy_state = {**job.mode, **{name: np.array(a) for name, a in under("mode/", arrays).items()}}
     run.epoch_metrics = np.array(arrays["metrics"]) if rank == 0 else np.zeros_like(arrays["metrics"])
     run.count_from(job.counters)
     return run
@@ -279,7 +280,3 @@ def _report(link: Link, error: BaseException) -> None:
         link.send("failed", data)
     except Exception as e:
         log.warning("the driver could not be told: %s", e)
-
-
-def _under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

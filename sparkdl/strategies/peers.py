@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import time
 import uuid
@@ -20,7 +19,7 @@ from sparkdl.comm import TransportOptions
 from sparkdl.comm.transport.auth import Identity
 from sparkdl.control import Coordinator
 from sparkdl.errors import ConfigError
-from sparkdl.fields import Interval, check_fields
+from sparkdl.fields import NATURAL, check_fields
 from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.follow import Failure, Follower
 from sparkdl.strategies.peer import Call, Peer, PeerJob, PeerSteps, run_rank, state_of
@@ -31,7 +30,6 @@ __all__ = ["PeerStrategy"]
 
 log = logging.getLogger(__name__)
 
-NATURAL = {"within": Interval(0, math.inf, "[)", integer=True)}
 SLOTS_S = 60.0  # how long to wait for the slots of lost executors to come back
 POLL_S = 0.5
 MARGIN_BYTES = 1 << 20  # what a report may hold beside the run's own arrays
@@ -140,7 +138,8 @@ class PeerStrategy(ABC):
             states = {name: stack.enter_context(backend.share(a)) for name, a in arrays.items()}
             call = Call(group, (backend.driver_host, coordinator.port), self.network)
             peers = backend.run_peers(shards, partial(run_rank, call, shared, states))
-            return Follower(loop, coordinator, peers).follow(self.network.timeout_s)
+            follower = Follower(loop, coordinator, peers)
+            return follower.follow(self.network.timeout_s, self.network.connect_timeout_s)
 
     def _recovered(self, failure: Failure, shards: Shards, backend: Backend, stack: ExitStack) -> Shards:
         """The shards to go on with: those there are, written anew where one was missing, or fewer where slots are."""

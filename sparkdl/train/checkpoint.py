@@ -25,7 +25,7 @@ from sparkdl.train.files import Files, publish_folder, read_json
 from sparkdl.train.history import History
 from sparkdl.train.monitor import Mode, direction
 from sparkdl.train.run import Run
-from sparkdl.train.tensors import check_layout, check_seal, pack, seal, unpack
+from sparkdl.train.tensors import check_layout, check_seal, pack, seal, under, unpack
 
 __all__ = ["Checkpoint", "Checkpoints"]
 
@@ -128,7 +128,7 @@ class Checkpoints:
             return False
         state, tensors = found.state, found.tensors
         check_layout(found.path, state["layout"], self.layout)
-        slots = _under("opt/", tensors)
+        slots = under("opt/", tensors)
         _check_arrays(found.path, {"params": tensors["params"]} | slots, {"params": run.params} | run.opt_state)
         if state["config"] != self.config:
             log.warning(
@@ -140,8 +140,8 @@ class Checkpoints:
         run.epoch_metrics = tensors["metrics"]
         run.count_from(state["run"])
         run.schedule_state = state["schedule"]
-        run.strategy_state = state["strategy"] | _under("strategy/", tensors)
-        run.callback_state = {k: v | _under(f"callbacks/{k}/", tensors) for k, v in state["callbacks"].items()}
+        run.strategy_state = state["strategy"] | under("strategy/", tensors)
+        run.callback_state = {k: v | under(f"callbacks/{k}/", tensors) for k, v in state["callbacks"].items()}
         run.history = History(state["history"])
         run.stop_reason = None
         self._saved = run.epoch, run.step
@@ -227,10 +227,6 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _arrays(prefix: str, state: Mapping[str, Any]) -> dict[str, Array]:
     return {f"{prefix}{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
-
-
-def _under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _check_arrays(path: str, found: Mapping[str, Array], expected: Mapping[str, Array]) -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from sparkdl.errors import ModelFormatError
 from sparkdl.nn import Array, Layout
 
-__all__ = ["check_layout", "check_seal", "pack", "seal", "unpack"]
+__all__ = ["check_layout", "check_seal", "pack", "seal", "under", "unpack"]
 
 
 def pack(tensors: Mapping[str, Array]) -> bytes:
@@ -54,3 +54,8 @@ def check_layout(path: str, found: Mapping[str, Iterable[int]], layout: Layout) 
                 f"{path} was written for another model: where this one has {here}, it holds {there}. "
                 f"Take the configuration it was written with, or another folder."
             )
+
+
+def under(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """Those whose names begin with the prefix, by the rest of their names."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

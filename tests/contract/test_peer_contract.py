@@ -16,6 +16,8 @@ from catalogue import OPTIMIZERS, OptimizerCase
 from reference import blobs, mlp
 
 from sparkdl import nn
+from sparkdl.backends import LocalBackend, Peers, Seat, Shards
+from sparkdl.comm import TransportOptions
 from sparkdl.data import DataSpec
 from sparkdl.errors import TrainingError
 from sparkdl.ml import CheckpointPlan, TrainedModel, fit
@@ -483,3 +485,29 @@ class TestFailure:
         for thread in threads:
             thread.join()
         assert [model.params.tobytes() for model in models] == [alone.params.tobytes()] * 2
+
+
+class OneStandsStill(LocalBackend):
+    """Its last rank never says a word, until the launch is cancelled."""
+
+    def run_peers(self, shards: Shards, fn: Callable[[Seat], None]) -> Peers:
+        still = threading.Event()
+
+        def run(seat: Seat) -> None:
+            if seat.rank + 1 < seat.size:
+                fn(seat)
+            else:
+                still.wait(30)
+
+        peers = super().run_peers(shards, run)
+        cancel = peers.cancel
+        peers.cancel = lambda: (still.set(), cancel())  # type: ignore[method-assign,assignment,func-returns-value]
+        return peers
+
+
+def test_a_rank_that_stands_still_before_its_first_word_is_missed() -> None:
+    strategy = AllReduce(max_restarts=0, network=TransportOptions(timeout_s=1, connect_timeout_s=1))
+    started = time.monotonic()
+    with pytest.raises(TrainingError, match=r"rank 2 was lost: it has not come within 1 s"):
+        train(blobs(40), strategy, 3, master=OneStandsStill(3))
+    assert time.monotonic() - started < 20  # threads do not hear the driver while they wait for each other
