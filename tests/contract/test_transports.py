@@ -111,6 +111,66 @@ class TestMessages:
         for rank, out in enumerate(run(pair, lambda t: swap(t, count, np.float32))):
             np.testing.assert_array_equal(out, numbers(1 - rank, count, np.float32))
 
+    def test_whoever_sends_first_is_found_first(self, kind):
+        """A rank that serves others waits for all of them at once."""
+        order = [2, 1, 2, 2, 1]
+
+        def ask(t: Transport) -> list[int]:
+            answers = []
+            for turn, rank in enumerate(order):
+                if rank == t.rank:
+                    t.isend(0, 0, np.array([turn])).wait()
+                t.recv(0, 0, out := np.empty(1, np.int64))
+                answers.append(int(out[0]))
+            return answers
+
+        def serve(t: Transport) -> list[int]:
+            found = []
+            assert t.wait_any([2, 1], 0.0) in (None, 2)
+            for turn in range(len(order)):
+                peer = t.wait_any([1, 2])
+                assert peer == t.wait_any([2, 1], 0.0)  # it stays until it is read
+                t.recv(peer, 0, out := np.empty(1, np.int64))
+                assert out[0] == turn
+                found.append(peer)
+                for other in (1, 2):
+                    t.isend(other, 0, np.array([turn * 10]))
+            return found
+
+        with group(kind, 3) as ranks:
+            served, *answered = run(ranks, lambda t: ask(t) if t.rank else serve(t))
+        assert served == order
+        assert answered == [[0, 10, 20, 30, 40]] * 2
+
+    def test_a_long_message_goes_out_while_others_are_awaited(self, kind):
+        long = np.arange(16 * MIB // 4, dtype=np.float32)
+
+        def serve(t: Transport) -> None:
+            pending = t.isend(1, 0, long)
+            assert t.wait_any([2]) == 2  # which sends only once rank 1 has everything
+            pending.wait()
+            t.recv(2, 0, np.empty(1))
+
+        def first(t: Transport) -> np.ndarray:
+            t.recv(0, 0, out := np.empty_like(long))
+            t.isend(2, 0, np.zeros(1)).wait()
+            return out
+
+        def second(t: Transport) -> None:
+            t.recv(1, 0, np.empty(1))
+            t.isend(0, 0, np.zeros(1)).wait()
+
+        with group(kind, 3) as ranks:
+            out = run(ranks, lambda t: (serve, first, second)[t.rank](t))[1]
+        np.testing.assert_array_equal(out, long)
+
+    def test_waiting_for_anybody_ends_when_one_fails(self, kind):
+        def fail(t: Transport) -> None:
+            t.abort("it must not be")
+
+        with group(kind, 3) as ranks, pytest.raises(PeerAborted, match="it must not be"):
+            run(ranks, lambda t: t.wait_any([1, 2]) if not t.rank else fail(t) if t.rank == 1 else None)
+
     def test_messages_arrive_in_order_whatever_their_length(self, pair):
         lengths = [(i * 7919) % 3000 if i % 10 else 100_000 + i for i in range(150)]
 

@@ -218,6 +218,9 @@ class Slow(Transport):
         time.sleep(self.alpha + self.beta * out.nbytes)
         self.inner.recv_reduce(peer, tag, out, op)
 
+    def wait_any(self, peers, timeout_s=None):
+        return self.inner.wait_any(peers, timeout_s)
+
     def abort(self, reason):
         self.inner.abort(reason)
 

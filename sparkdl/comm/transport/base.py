@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -130,6 +131,14 @@ class Transport(ABC):
     @abstractmethod
     def recv_reduce(self, peer: int, tag: int, out: Array, op: Op) -> None:
         """out = op(out, next message from peer), in place, piece by piece as it arrives."""
+
+    @abstractmethod
+    def wait_any(self, peers: Sequence[int], timeout_s: float | None = None) -> int | None:
+        """Return one of peers from which a message has begun to arrive, looked for in their order; it stays unread.
+
+        None after timeout_s; without, the wait has no end as long as all peers live. Sends go on meanwhile. A peer that
+        has left counts as one with news: the next recv tells of it.
+        """
 
     @abstractmethod
     def abort(self, reason: str) -> None:

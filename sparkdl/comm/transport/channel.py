@@ -58,9 +58,14 @@ class Channel(ABC):
     def expect(self, header: Header, out: Array, op: Op | None) -> Task:
         """Receive the next message, which must have this header, into out, or combine it with out."""
 
+    @property
+    @abstractmethod
+    def news(self) -> bool:
+        """Whether a message that nobody has asked for has begun to arrive, or the peer has gone."""
+
     @abstractmethod
     def watch(self, poller: select.poll, reading: bool) -> bool:
-        """Have the poller end its wait once push, or a receive if reading, can move; False if one already can."""
+        """Have the poller end its wait once push can move or, if reading, a receive or `news`; False if one can now."""
 
     @abstractmethod
     def close(self) -> None:

@@ -6,7 +6,7 @@ import copy
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from sparkdl.comm.transport.options import TransportOptions
 __all__ = ["InprocTransport", "inproc_group"]
 
 T = TypeVar("T")
+NOTHING: Array = np.empty(0, np.uint8)
 
 
 def inproc_group(size: int, options: TransportOptions | None = None) -> list[Transport]:
@@ -58,6 +59,7 @@ class _Group:
     def __init__(self, size: int) -> None:
         self.size = size
         self.pairs = {(a, b): _Pair() for a in range(size) for b in range(size)}
+        self.news = [threading.Event() for _ in range(size)]  # by receiver
         self.failure: CommError | None = None
         self._lock = threading.Lock()
 
@@ -67,11 +69,14 @@ class _Group:
         for pair in self.pairs.values():
             pair.messages.put(None)
             pair.receipts.put(None)
+        for event in self.news:
+            event.set()
 
     def leave(self, rank: int) -> None:
         for peer in range(self.size):
             self.pairs[rank, peer].messages.put(None)
             self.pairs[peer, rank].receipts.put(None)
+            self.news[peer].set()
 
 
 class InprocTransport(Transport):
@@ -89,6 +94,7 @@ class InprocTransport(Transport):
         message = _Message(Header.of(pair.sent, tag, buf), buf)
         pair.sent += 1
         pair.messages.put(message)
+        self._group.news[peer].set()
         return _Send(self, peer, message)
 
     def recv(self, peer: int, tag: int, out: Array) -> None:
@@ -96,6 +102,18 @@ class InprocTransport(Transport):
 
     def recv_reduce(self, peer: int, tag: int, out: Array, op: Op) -> None:
         self._receive("recv_reduce", peer, tag, out, lambda buf: combine(out, buf, op))
+
+    def wait_any(self, peers: Sequence[int], timeout_s: float | None = None) -> int | None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        news = self._group.news[self.rank]
+        while True:
+            self._check("wait_any", peers[0], 0, NOTHING)
+            news.clear()  # whatever comes after this look sets it again
+            found = next((peer for peer in peers if not self._group.pairs[peer, self.rank].messages.empty()), None)
+            rest = None if deadline is None else deadline - time.monotonic()
+            if found is not None or (rest is not None and rest <= 0):
+                return found
+            news.wait(rest)
 
     def abort(self, reason: str) -> None:
         if self._broken is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from sparkdl.comm.transport.arena import Arena, Arrival
 from sparkdl.comm.transport.base import (
@@ -31,6 +34,7 @@ from sparkdl.comm.transport.stream import Stream
 __all__ = ["Mesh"]
 
 MAX_SLEEP_S = 0.25  # a look at the channels now and then costs nothing, and outlives a lost doorbell ring
+NOTHING: Array = np.empty(0, np.uint8)
 VERDICT_S = 1.0  # how long the reason for a closed data channel may take to arrive
 
 
@@ -79,6 +83,19 @@ class Mesh(Transport):
 
     def recv_reduce(self, peer: int, tag: int, out: Array, op: Op) -> None:
         self._receive("recv_reduce", peer, tag, out, op)
+
+    def wait_any(self, peers: Sequence[int], timeout_s: float | None = None) -> int | None:
+        self._check_whole()
+        wait = _Wait("wait_any", peers[0], 0, NOTHING)
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._check_health(wait)
+            found = next((peer for peer in peers if self._channels[peer].news), None)
+            rest = deadline - time.monotonic()
+            if found is not None or rest <= 0:
+                return found
+            if not (self._senders and self._push(wait)):
+                self._sleep({channel: True for peer, channel in self._channels.items() if peer in peers}, rest)
 
     def abort(self, reason: str) -> None:
         self._leave(CommError(reason, rank=self.rank), ControlFrame(Control.ABORT, self.rank, reason))
@@ -160,11 +177,15 @@ class Mesh(Transport):
         rest = wait.start + self._operation_timeout_s - now
         if rest <= 0:
             raise self._fail(OperationTimeout, wait, f"nothing moves, though rank {wait.peer} is alive")
+        awaited = wait.arrival or self._channels[wait.peer]
+        self._sleep({awaited: wait.verb != "isend"}, rest)
+
+    def _sleep(self, awaited: Mapping[Arrival | Channel, bool], rest: float) -> None:
+        """Until one of them moves, given whether it is to be read from, a send does, or the doorbell rings."""
         poller = select.poll()
         poller.register(self._doorbell, select.POLLIN)
-        awaited = wait.arrival or self._channels[wait.peer]
-        reading = awaited if wait.verb != "isend" else None
-        asleep = [each.watch(poller, each is reading) for each in {*self._senders.values(), awaited}]
+        sending = {channel: False for channel in self._senders.values()}
+        asleep = [each.watch(poller, reading) for each, reading in {**sending, **awaited}.items()]
         if all(asleep):
             for descriptor, _ in poller.poll(min(rest, MAX_SLEEP_S) * 1e3):
                 if descriptor == self._doorbell.fileno():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparkdl.comm.transport.base import Array, Op, Pending, Transport
 
 __all__ = ["Metered"]
@@ -27,6 +29,9 @@ class Metered(Transport):
 
     def recv_reduce(self, peer: int, tag: int, out: Array, op: Op) -> None:
         self._transport.recv_reduce(peer, tag, out, op)
+
+    def wait_any(self, peers: Sequence[int], timeout_s: float | None = None) -> int | None:
+        return self._transport.wait_any(peers, timeout_s)
 
     def abort(self, reason: str) -> None:
         self._transport.abort(reason)

@@ -67,6 +67,10 @@ class ShmChannel(Channel):
         """Ring the peer's doorbell."""
         self._words.wake()
 
+    @property
+    def news(self) -> bool:
+        return self._reader.ready
+
     def watch(self, poller: select.poll, reading: bool) -> bool:
         self._words.sleep()
         return not ((reading and self._reader.ready) or (self.sending and self._writer.ready))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 import ssl
@@ -39,6 +40,13 @@ class Stream(ABC):
         with suppress(OSError):  # a peer that is gone already shows at the first message
             if self._sock.getsockname()[0] == self._sock.getpeername()[0]:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, nbytes)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the next read has something to give, be it the end."""
+        poller = select.poll()
+        poller.register(self._sock, select.POLLIN)
+        return bool(poller.poll(0))
 
     @abstractmethod
     def secure(self) -> int:
@@ -91,6 +99,10 @@ class TlsStream(Stream):
         super().__init__(sock)
         self._context, self._server_name = context, server_name
         self._tls: ssl.SSLSocket | None = None
+
+    @property
+    def readable(self) -> bool:
+        return (self._tls is not None and self._tls.pending() > 0) or super().readable
 
     def secure(self) -> int:
         if self._tls is None:

@@ -58,9 +58,15 @@ class TcpChannel(Channel):
         readers = self._readers[: len(parts)]
         return readers[0] if len(readers) == 1 else _Incoming(readers)
 
+    @property
+    def news(self) -> bool:
+        return self._writers[0].stream.readable
+
     def watch(self, poller: select.poll, reading: bool) -> bool:
-        for writer, reader in zip(self._writers, self._readers, strict=True):
-            events = (select.POLLOUT if writer.queue else 0) | (select.POLLIN if reading and not reader.done else 0)
+        resting = all(reader.done for reader in self._readers)  # the next message begins on the first stream
+        for index, (writer, reader) in enumerate(zip(self._writers, self._readers, strict=True)):
+            awaited = reading and (index == 0 if resting else not reader.done)
+            events = (select.POLLOUT if writer.queue else 0) | (select.POLLIN if awaited else 0)
             if events:
                 poller.register(writer.stream, events)
         return True
