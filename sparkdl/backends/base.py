@@ -10,7 +10,7 @@ from sparkdl.comm import AllGather, Transport, TransportOptions
 from sparkdl.data import DataInfo, Handle
 from sparkdl.train.files import Files
 
-__all__ = ["Backend", "Group", "Peers", "Remote", "Seat", "Shards", "Slots"]
+__all__ = ["Backend", "Group", "Peers", "Place", "Remote", "Seat", "Shards", "Slots"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -52,6 +52,14 @@ class Group(NamedTuple):
         return f"Group({self.job_id}, attempt {self.attempt})"
 
 
+class Place(NamedTuple):
+    """One end of a circle: `rank` of `size`, joined with `peers` (None: all) and with those that name it."""
+
+    rank: int
+    size: int
+    peers: tuple[int, ...] | None = None
+
+
 class Seat(Protocol):
     """The place of one rank among peers that run at the same time."""
 
@@ -61,8 +69,14 @@ class Seat(Protocol):
     def size(self) -> int: ...
     @property
     def handle(self) -> Handle: ...
-    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
-        """Meet the other ranks, finding them by small texts; every rank calls it once. Errors: CommError."""
+    def connect(
+        self, group: Group, options: TransportOptions, allgather: AllGather, place: Place | None = None
+    ) -> Transport:
+        """Meet the other ranks, finding them by small texts. Errors: CommError.
+
+        All ranks call it together, with a group of its own for each circle. Without a place the circle is that of the
+        ranks; a rank may take several places of another one, each from a thread of its own.
+        """
 
 
 class Peers(Protocol):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from sparkdl.backends.base import Group, Peers, Remote, Seat, Shards, Slots
+from sparkdl.backends.base import Group, Peers, Place, Remote, Seat, Shards, Slots
 from sparkdl.comm import AllGather, Transport, TransportOptions, inproc_group
 from sparkdl.data import Handle
 from sparkdl.train.files import Files, LocalFiles
@@ -71,16 +71,17 @@ class LocalBackend:
 
 @dataclass
 class _Table:
-    """Where threads find their transports: the first to come lays it."""
+    """Where threads find the transports of each circle: the first to come lays them."""
 
     size: int
-    transports: list[Transport] = field(default_factory=list)
+    circles: dict[Group, list[Transport]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def lay(self, options: TransportOptions) -> list[Transport]:
+    def lay(self, group: Group, size: int, options: TransportOptions) -> list[Transport]:
         with self.lock:
-            self.transports = self.transports or inproc_group(self.size, options)
-            return self.transports
+            if group not in self.circles:
+                self.circles[group] = inproc_group(size, options)
+            return self.circles[group]
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,11 @@ class _LocalSeat:
     def size(self) -> int:
         return self.table.size
 
-    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
-        return self.table.lay(options)[self.rank]
+    def connect(
+        self, group: Group, options: TransportOptions, allgather: AllGather, place: Place | None = None
+    ) -> Transport:
+        rank, size, _ = place or Place(self.rank, self.size)
+        return self.table.lay(group, size, options)[rank]
 
 
 class _LocalPeers:
@@ -117,5 +121,7 @@ class _LocalPeers:
             future.result()
 
     def cancel(self) -> None:
-        for transport in self._table.transports:
+        with self._table.lock:
+            transports = [transport for circle in self._table.circles.values() for transport in circle]
+        for transport in transports:
             transport.interrupt("the fit was cancelled")

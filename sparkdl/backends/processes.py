@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
-from sparkdl.backends.base import Group, Peers, Seat, Shards, Slots
+from sparkdl.backends.base import Group, Peers, Place, Seat, Shards, Slots
 from sparkdl.backends.local import LocalBackend
 from sparkdl.backends.meeting import meet
 from sparkdl.comm import AllGather, Transport, TransportOptions
@@ -56,8 +56,10 @@ class _ProcessSeat:
     handle: Handle
     driver_host: str
 
-    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
-        return meet(self, group, options, allgather, self.driver_host)
+    def connect(
+        self, group: Group, options: TransportOptions, allgather: AllGather, place: Place | None = None
+    ) -> Transport:
+        return meet(self, group, options, allgather, place, self.driver_host)
 
 
 class _Processes:

@@ -12,7 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import RDD, BarrierTaskContext, InheritableThread, SparkContext
 
-from sparkdl.backends.base import Group, Seat
+from sparkdl.backends.base import Group, Place, Seat
 from sparkdl.backends.meeting import meet
 from sparkdl.backends.spark_errors import own_error
 from sparkdl.comm import AllGather, Transport, TransportOptions
@@ -76,9 +76,11 @@ class _SparkSeat:
         assert handle.part == self.rank, (handle.part, self.rank)
         return handle
 
-    def connect(self, group: Group, options: TransportOptions, allgather: AllGather) -> Transport:
+    def connect(
+        self, group: Group, options: TransportOptions, allgather: AllGather, place: Place | None = None
+    ) -> Transport:
         """Spark's own allGather would do as well, but takes a second each time."""
-        return meet(self, group, options, allgather, self.driver_host)
+        return meet(self, group, options, allgather, place, self.driver_host)
 
 
 def _sit(fn: Callable[[Seat], None], driver_host: str, handles: Iterable[Handle]) -> Iterator[Any]:

@@ -3,11 +3,12 @@
 from sparkdl.strategies.allreduce import AllReduce
 from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.gossip import Gossip
+from sparkdl.strategies.hogwild import Hogwild
 from sparkdl.strategies.model_averaging import ModelAveraging
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.tree_aggregate import TreeAggregate
 
-__all__ = ["STRATEGIES", "AllReduce", "Gossip", "ModelAveraging", "PeerStrategy", "Strategy", "TreeAggregate"]
+__all__ = ["STRATEGIES", "AllReduce", "Gossip", "Hogwild", "ModelAveraging", "PeerStrategy", "Strategy", "TreeAggregate"]
 
 # What text in a configuration may name.
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -15,4 +16,5 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "allreduce": AllReduce,
     "model_averaging": ModelAveraging,
     "gossip": Gossip,
+    "hogwild": Hogwild,
 }

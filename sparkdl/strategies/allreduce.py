@@ -123,7 +123,7 @@ class _AllReduceSteps(PeerSteps):
     def figures(self) -> dict[str, Any]:
         return super().figures() | ({} if self._compressed is None else self._compressed.figures())
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         self.peer.worker.ready = self.peer.worker.sync = None
         self._courier.close()
 

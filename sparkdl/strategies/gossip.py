@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.comm.gossip import (
+    Bipartite,
     OnePeerExponential,
     Topology,
     check_topology,
@@ -26,8 +27,9 @@ from sparkdl.comm.gossip import (
 )
 from sparkdl.comm.transport.metered import Metered
 from sparkdl.errors import ConfigError
-from sparkdl.fields import COUNT, Interval
+from sparkdl.fields import COUNT, NATURAL, Interval
 from sparkdl.nn import Array
+from sparkdl.strategies.pairwise import PairwiseSteps
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.reducing import MEMORY, reducer_for
@@ -48,6 +50,11 @@ class Gossip(PeerStrategy):
     compressed, by public copies that neighbours follow, `rate` of the way (static topologies). The optimizer's slots
     stay with their worker.
 
+    asynchronous: there are no rounds. After `period` local updates an even rank swaps weights with an odd one, drawn by
+    lot with `seed`, and both go on from the average; nobody waits for anyone else (Lian et al. 2018, AD-PSGD,
+    arXiv:1710.06952). The minibatches of an epoch go to whoever is free. topology, order, push_sum and compressor play
+    no part.
+
     The result is the mean of all workers. The history tells the consensus distance, the root mean square over the
     workers of |x_i - mean|. A wish to stop is heard of every `listen` updates and at the end of an epoch.
     """
@@ -59,6 +66,8 @@ class Gossip(PeerStrategy):
     compressor: Compressor = field(default_factory=Uncompressed)
     rate: float = field(default=1.0, metadata={"within": Interval(0, 1, "(]")})
     listen: int = field(default=16, metadata=COUNT)
+    asynchronous: bool = False
+    seed: int = field(default=0, metadata=NATURAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,8 +80,14 @@ class Gossip(PeerStrategy):
                 f"push_sum={self.push_sum}. Take ring, torus, exponential, star or full."
             )
 
+        rounds = [n for n in ("topology", "order", "push_sum", "compressor") if getattr(self, n) != _default(n)]
+        if self.asynchronous and rounds:
+            raise ValueError(f"asynchronous gossip has no {rounds[0]}: pairs are drawn by lot. Leave it out.")
+
     def check(self, task: Task, workers: int) -> None:
         """Errors: ConfigError for a graph that does not suit the number of workers."""
+        if self.asynchronous:
+            return
         steps = range(1 if self.topology.static else LOOK_AHEAD)
         try:
             check_topology(self.topology, workers, steps, "column" if self.push_sum else "metropolis")
@@ -81,7 +96,13 @@ class Gossip(PeerStrategy):
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
-        return _GossipSteps(self, peer)
+        return PairwiseSteps(self.period, Bipartite(self.seed), peer) if self.asynchronous else _GossipSteps(self, peer)
+
+
+def _default(name: str) -> Any:
+    """What a field of Gossip is unless it is given."""
+    found = Gossip.__dataclass_fields__[name]
+    return found.default if found.default_factory is MISSING else found.default_factory()
 
 
 class _GossipSteps(PeerSteps):

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from sparkdl.comm.transport.auth import Identity
 from sparkdl.control import Link
 from sparkdl.data import Handle, ShardMissing
 from sparkdl.nn import Array
+from sparkdl.strategies.circle import Meet, meeting
 from sparkdl.train import Callback, Loop, Run, ShardWorker, Steps, Task
 from sparkdl.train.callbacks import Logs
 from sparkdl.train.tensors import under
@@ -67,13 +69,16 @@ class Peer:
     """What the steps of a mode work with on one rank.
 
     `wish` is the driver's reason to stop, once rank 0 knows it. `own` holds what `PeerSteps.own_state` of all ranks was
-    before a relaunch, by name, one row a rank (P, ...); the number of ranks may have changed since.
+    before a relaunch, by name, one row a rank (P, ...); the number of ranks may have changed since. `meet` takes places
+    in further circles. After every_steps updates all ranks give up their state together, if that is set.
     """
 
     task: Task
     run: Run
     comm: Transport
     worker: ShardWorker
+    meet: Meet
+    every_steps: int | None = None
     wish: str | None = None
     own: Mapping[str, Array] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SPENT, 0.0))
@@ -94,8 +99,8 @@ class PeerSteps(Steps):
     def allreduce(self, vec: Array) -> None:
         """Sum vec (n,) over all ranks, in place."""
 
-    def close(self) -> None:  # few modes hold more than memory
-        """Release threads and the like; the transport may have failed."""
+    def close(self, error: BaseException | None = None) -> None:  # few modes hold more than memory
+        """Release threads and further circles. After an error those who wait for this rank there must hear of it."""
 
     def optimizer_state(self) -> Mapping[str, Array]:
         """The optimizer's whole state on rank 0; all ranks call it together."""
@@ -157,26 +162,33 @@ def run_rank(call: Call, job: Remote[PeerJob], arrays: Mapping[str, Remote[Array
             link.send("hello", {"host": socket.gethostname(), "pid": os.getpid()})
             given, handle = job.value, seat.handle
             with seat.connect(group, network, link.allgather) as comm:
-                _train(given, arrays, handle, comm, link)
+                meet = meeting(seat, group, network, link.allgather)
+                _train(given, arrays, handle, comm, meet, link)
         except BaseException as error:
-            _report(link, error)
+            _report(link, seat.size, error)
             raise
 
 
-def _train(job: PeerJob, arrays: Mapping[str, Remote[Array]], handle: Handle, comm: Transport, link: Link) -> None:
+def _train(
+    job: PeerJob, arrays: Mapping[str, Remote[Array]], handle: Handle, comm: Transport, meet: Meet, link: Link
+) -> None:
     run = _restored(job, {name: shared.value for name, shared in arrays.items()}, comm.rank)
     own = {n.removeprefix(OWN): run.strategy_state.pop(n) for n in list(run.strategy_state) if n.startswith(OWN)}
     with ExitStack() as stack:
         worker = ShardWorker(job.task, handle)
         stack.callback(worker.close)
-        peer = Peer(job.task, run, comm, worker, own=own)
+        peer = Peer(job.task, run, comm, worker, meet, job.every_steps, own=own)
         steps = job.strategy.steps(peer)
-        stack.callback(steps.close)
+        stack.push(partial(_close, steps))
         reporter = _Reporter(peer, steps, link, job.every_steps)
         loop = Loop(job.task, run, [reporter])
         loop.train(steps)
         reporter.last(loop)
         barrier(comm)
+
+
+def _close(steps: PeerSteps, kind: type[BaseException] | None, error: BaseException | None, tb: object) -> None:
+    steps.close(error)
 
 
 def _restored(job: PeerJob, arrays: Mapping[str, Array], rank: int) -> Run:
@@ -202,6 +214,7 @@ class _Reporter(Callback):
     def __init__(self, peer: Peer, steps: PeerSteps, link: Link, every_steps: int | None) -> None:
         self._peer, self._steps, self._link, self._every = peer, steps, link, every_steps
         self._first = peer.comm.rank == 0
+        self._told = peer.run.step  # the step whose state the driver has
         self._logs: list[dict[str, Any]] = []
         self._logged = time.monotonic()
 
@@ -211,7 +224,7 @@ class _Reporter(Callback):
             if time.monotonic() - self._logged >= LOG_S:
                 self._flush()
             self._hear()
-        due = self._every is not None and run.step % self._every == 0
+        due = self._every is not None and run.step % self._every == 0 and run.step != self._told
         if due and run.step_in_epoch < run.steps_per_epoch:
             self._tell("state", self._steps.totals(run.epoch_metrics), {})
 
@@ -228,6 +241,7 @@ class _Reporter(Callback):
     def _tell(self, kind: str, metrics: Array, data: dict[str, Any]) -> None:
         """Send the whole state from rank 0, and wait for the driver's word."""
         run, params = self._peer.run, self._steps.parameters()
+        self._told = run.step
         optimizer, mode = self._steps.optimizer_state(), self._steps.mode_state()
         if not self._first:
             return
@@ -263,15 +277,18 @@ def _gathered(comm: Transport, own: Array) -> Array:
     return rows.reshape(comm.size, *own.shape)
 
 
-def _report(link: Link, error: BaseException) -> None:
+def _report(link: Link, size: int, error: BaseException) -> None:
     """Tell the driver why this rank fails, as far as it can still be told."""
-    own = not isinstance(error, CommError) or error.culprit == error.rank
+    culprit = error.culprit if isinstance(error, CommError) else None
+    if isinstance(error, CommError) and culprit is not None and culprit >= size:
+        culprit -= size  # who serves a further circle is numbered after its members
+    own = not isinstance(error, CommError) or culprit == error.rank
     missing = isinstance(error, ShardMissing)
     data = {
         "kind": type(error).__name__,
         "text": str(error),
         "traceback": "".join(traceback.format_exception(error))[-16_384:],
-        "culprit": None if own else getattr(error, "culprit", None),
+        "culprit": None if own else culprit,
         "own": own,
         "missing": missing,
         "transient": missing or isinstance(error, OSError | MemoryError),

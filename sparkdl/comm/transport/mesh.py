@@ -184,8 +184,9 @@ class Mesh(Transport):
         """Until one of them moves, given whether it is to be read from, a send does, or the doorbell rings."""
         poller = select.poll()
         poller.register(self._doorbell, select.POLLIN)
-        sending = {channel: False for channel in self._senders.values()}
-        asleep = [each.watch(poller, reading) for each, reading in {**sending, **awaited}.items()]
+        watched: dict[Arrival | Channel, bool] = dict.fromkeys(self._senders.values(), False)
+        watched.update(awaited)
+        asleep = [each.watch(poller, reading) for each, reading in watched.items()]
         if all(asleep):
             for descriptor, _ in poller.poll(min(rest, MAX_SLEEP_S) * 1e3):
                 if descriptor == self._doorbell.fileno():
