@@ -5,10 +5,21 @@ from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.gossip import Gossip
 from sparkdl.strategies.hogwild import Hogwild
 from sparkdl.strategies.model_averaging import ModelAveraging
+from sparkdl.strategies.parameter_server import ParameterServer
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.tree_aggregate import TreeAggregate
 
-__all__ = ["STRATEGIES", "AllReduce", "Gossip", "Hogwild", "ModelAveraging", "PeerStrategy", "Strategy", "TreeAggregate"]
+__all__ = [
+    "STRATEGIES",
+    "AllReduce",
+    "Gossip",
+    "Hogwild",
+    "ModelAveraging",
+    "ParameterServer",
+    "PeerStrategy",
+    "Strategy",
+    "TreeAggregate",
+]
 
 # What text in a configuration may name.
 STRATEGIES: dict[str, type[Strategy]] = {
@@ -17,4 +28,5 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "model_averaging": ModelAveraging,
     "gossip": Gossip,
     "hogwild": Hogwild,
+    "parameter_server": ParameterServer,
 }

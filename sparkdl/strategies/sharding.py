@@ -20,7 +20,7 @@ from sparkdl.optim.rule import Elementwise
 from sparkdl.train import Run, StepSums, Task
 from sparkdl.train.update import learning_rate, nonfinite
 
-__all__ = ["SlicedUpdate", "slice_bounds"]
+__all__ = ["SlicedUpdate", "segments_within", "slice_bounds"]
 
 
 def slice_bounds(optimizer: Optimizer, layout: Layout, size: int) -> tuple[int, ...]:
@@ -45,7 +45,7 @@ class SlicedUpdate:
         self._n = layout.num_trainable
         self._bounds = slice_bounds(task.optimizer, layout, comm.size)
         self._own = slice(self._bounds[comm.rank], self._bounds[comm.rank + 1])
-        self._segments = tuple(_within(layout, self._own))
+        self._segments = tuple(segments_within(layout, self._own))
         self._sliced = set(run.opt_state) - {"t"}  # the count of updates is no vector
         for name in self._sliced:
             run.opt_state[name] = run.opt_state[name][self._own].copy()
@@ -97,7 +97,7 @@ class SlicedUpdate:
         return float(np.sqrt(squares[0]))
 
 
-def _within(layout: Layout, own: slice) -> list[Segment]:
+def segments_within(layout: Layout, own: slice) -> list[Segment]:
     """The parameters that lie in the slice, or the parts of them that do, counted from its start."""
     parts = []
     for s in layout.trainable_segments:

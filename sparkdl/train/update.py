@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from sparkdl.nn import Array
 from sparkdl.train.run import Run
 from sparkdl.train.task import Task
 
-__all__ = ["StepSums", "apply_update", "learning_rate", "nonfinite"]
+__all__ = ["StepSums", "apply_update", "learning_rate", "nonfinite", "rate_at"]
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,13 @@ class StepSums(NamedTuple):
 
 def learning_rate(task: Task, run: Run) -> float:
     """lr of the next update: the optimizer's base rate times the schedule's factor."""
+    return rate_at(task, run.step, run.schedule_state)
+
+
+def rate_at(task: Task, step: int, schedule_state: Mapping[str, Any]) -> float:
+    """lr of update `step`, counted from 0."""
     factor: Callable[..., float] = task.schedule.factor
-    return task.optimizer.lr * factor(run.step, task.steps_per_epoch, task.total_steps, run.schedule_state)
+    return task.optimizer.lr * factor(step, task.steps_per_epoch, task.total_steps, schedule_state)
 
 
 def apply_update(task: Task, run: Run, vec: Array) -> StepSums:

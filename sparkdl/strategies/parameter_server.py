@@ -1,0 +1,100 @@
+"""Weights on servers: workers push what they have found and pull what has become of it, more or less in step.
+
+The sources are named in `server_shard`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sparkdl.comm.compress import Compressor, Uncompressed
+from sparkdl.errors import ConfigError
+from sparkdl.fields import COUNT, NATURAL
+from sparkdl.strategies.peer import Peer, PeerSteps
+from sparkdl.strategies.peers import PeerStrategy
+from sparkdl.strategies.server_shard import Damping
+from sparkdl.strategies.server_steps import ClockSteps, FreeServerSteps, Settings
+from sparkdl.train import Task
+
+__all__ = ["ParameterServer"]
+
+CHOICES = {
+    "consistency": ("bsp", "ssp", "async"),
+    "update_on": ("servers", "workers"),
+    "damping": ("staleness", "workers", "none"),
+}
+
+
+@dataclass(frozen=True)
+class ParameterServer(PeerStrategy):
+    """The weights are cut into parts, one on each of `servers` workers (0: on all), where a thread serves it.
+
+    consistency: "bsp" makes one update of the contributions of all workers, as allreduce does. "ssp" makes an update of
+    each as it comes, and a worker may be `staleness` contributions ahead of the slowest: what it reads holds all that
+    anyone has contributed up to so many before its own. With staleness 0 it is bsp. "async" has no bound, and the
+    minibatches of an epoch go to whoever is free.
+
+    update_on: the optimizer runs on the "servers", on gradients; or each of the "workers" runs its own for `window`
+    updates and pushes the change of its weights (Downpour). damping: what a contribution that is applied as it comes is
+    multiplied with: "staleness", 1 / (1 + updates since the worker's last read); "workers", 1 / P; or "none". backup:
+    with bsp, an update is made of the first P - backup contributions, and later ones are dropped.
+
+    training.clip_* clip the gradient of each worker. compressor: of what is pushed, with error feedback on the worker.
+    trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read in the order
+    in which they took effect. The history tells the staleness, by updates of others, and the pushes dropped.
+    """
+
+    consistency: Literal["bsp", "ssp", "async"] = "ssp"
+    staleness: int = field(default=2, metadata=NATURAL)
+    servers: int = field(default=0, metadata=NATURAL)
+    update_on: Literal["servers", "workers"] = "servers"
+    window: int = field(default=1, metadata=COUNT)
+    damping: Damping = "staleness"
+    backup: int = field(default=0, metadata=NATURAL)
+    compressor: Compressor = field(default_factory=Uncompressed)
+    trace: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}.")
+        if self.window > 1 and self.update_on == "servers":
+            raise ValueError(
+                f"window = {self.window}: between two pushes workers update weights of their own. "
+                'Set update_on = "workers".'
+            )
+        if self.backup and not (self.whole_clocks and self.window == 1 and self.update_on == "servers"):
+            raise ValueError(
+                f'backup = {self.backup} goes with consistency = "bsp", update_on = "servers" and window 1 only.'
+            )
+
+    @property
+    def whole_clocks(self) -> bool:
+        """Whether an update is made of one contribution of each worker."""
+        return self.consistency == "bsp" or (self.consistency == "ssp" and self.staleness == 0)
+
+    def check(self, task: Task, workers: int) -> None:
+        """Errors: ConfigError for more servers or backup workers than there are workers for."""
+        if self.servers > workers:
+            raise ConfigError(f"strategy.servers = {self.servers}, but there are {workers} workers to serve on.")
+        if self.backup >= workers:
+            raise ConfigError(
+                f"strategy.backup = {self.backup} of {workers} workers leaves none whose contribution counts."
+            )
+
+    def steps(self, peer: Peer) -> PeerSteps:
+        """As `PeerStrategy.steps`."""
+        size = peer.comm.size
+        settings = Settings(
+            servers=self.servers or size,
+            local=self.update_on == "workers",
+            window=self.window,
+            quorum=size - self.backup if self.whole_clocks else 0,
+            lead=None if self.consistency == "async" else 0 if self.whole_clocks else self.staleness,
+            damping=self.damping,
+            compressor=self.compressor,
+            trace=self.trace,
+        )
+        return (FreeServerSteps if settings.lead is None else ClockSteps)(settings, peer)

@@ -1,0 +1,182 @@
+"""One rank's share in the parameter servers: the part that it serves, if any, and its line to all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparkdl.backends.base import Place
+from sparkdl.comm import CommError, allgather
+from sparkdl.comm.compress import Compressor
+from sparkdl.errors import TrainingError
+from sparkdl.nn import Array
+from sparkdl.strategies.free import Service
+from sparkdl.strategies.peer import Peer
+from sparkdl.strategies.reducing import MEMORY
+from sparkdl.strategies.server_post import Servers, serve
+from sparkdl.strategies.server_shard import Damping, Figures, OnArrival, Shard, Update, WholeClocks
+from sparkdl.strategies.sharding import segments_within, slice_bounds
+from sparkdl.train.update import rate_at
+
+__all__ = ["Post", "Settings"]
+
+WHOLE = ("t",)  # slots that are no vectors over the parameters: the optimizer's count of updates
+FIGURES = 4
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A `ParameterServer` as its steps see it. quorum: contributions to an update of whole clocks, 0 without clocks.
+
+    lead: by how many contributions a worker may be ahead of the slowest; None: of any number.
+    """
+
+    servers: int
+    local: bool
+    window: int
+    quorum: int
+    lead: int | None
+    damping: Damping
+    compressor: Compressor
+    trace: str
+
+
+class Post:
+    """Takes this rank's places in the circle of P workers and m servers, the ranks P..P+m-1, of which rank P + k is a
+    thread of worker k. Slots of the optimizer are with the servers, unless workers update.
+    """
+
+    def __init__(self, settings: Settings, peer: Peer) -> None:
+        self._settings, self._peer = settings, peer
+        layout, optimizer = peer.task.model.layout, peer.task.optimizer
+        rank, size, m = peer.comm.rank, peer.comm.size, settings.servers
+        self._bounds = slice_bounds(optimizer, layout, m)
+        parts = [slice(a, b) for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
+        segments = [segments_within(layout, part) for part in parts]
+        ends = range(size, size + m)
+        places = [Place(rank, size + m, tuple(ends))] + ([Place(size + rank, size + m, ())] if rank < m else [])
+        line, *own = peer.meet("servers", places)
+        dtype = peer.run.params.dtype
+        seed = peer.task.training.seed
+        self.servers = Servers(line, size, self._bounds, settings.compressor, segments, seed, dtype)
+        self._take_memories()
+        self._like = {} if settings.local else {name: slot.dtype for name, slot in peer.run.opt_state.items()}
+        self.shard: Shard | None = None
+        self._service: Service | None = None
+        if own:
+            self.shard, slots = self._part(parts[rank], segments[rank])
+            work = partial(serve, workers=size, shard=self.shard, slots=slots, compressor=settings.compressor)
+            self._service = Service(work, own[0], "server")
+        if not settings.local:
+            peer.run.opt_state = {}
+        self._sent = 0
+
+    def optimizer_state(self) -> Mapping[str, Array]:
+        """The optimizer's whole state on rank 0."""
+        if self._settings.local or self._peer.comm.rank:
+            return self._peer.run.opt_state
+        return self.servers.slots(self._like, WHOLE)
+
+    def own_state(self) -> Mapping[str, Array]:
+        """What differs by rank: the memories of the compressor, and the slots of workers that update."""
+        own = {f"{MEMORY}{k}/{name}": a for k, state in enumerate(self.servers.memories) for name, a in state.items()}
+        if self._settings.local:
+            own |= {f"opt/{name}": slot for name, slot in self._peer.run.opt_state.items()}
+        return own
+
+    def figures(self) -> dict[str, Any]:
+        """Of the epoch: how stale the pushes were that counted, how many were dropped, what this rank has sent."""
+        comm, sent = self._peer.comm, self.servers.meter.sent_bytes
+        found = Figures()
+        if self.shard is not None:
+            found, self.shard.figures = self.shard.figures, found
+            self._write_trace(self.shard)
+        table = np.zeros(comm.size * FIGURES)
+        own = slice(comm.rank * FIGURES, (comm.rank + 1) * FIGURES)
+        table[own] = found.counted, found.dropped, found.stale, found.stalest
+        allgather(comm, table, tuple(range(0, len(table) + 1, FIGURES)))
+        counted, dropped, stale, stalest = table.reshape(comm.size, FIGURES).T
+        figures = {
+            "staleness": float(stale.sum() / max(counted.sum(), 1)),
+            "staleness_max": int(stalest.max()),
+            "pushes_dropped": int(dropped[0]),
+            "sent_mb": (sent - self._sent) / 1e6,
+        }
+        self._sent = sent
+        return figures
+
+    def close(self, error: BaseException | None) -> None:
+        """Leave the servers, and end this rank's own once all have left."""
+        line = self.servers.meter
+        if error is not None:
+            line.abort(f"{type(error).__name__}: {error}")
+        with suppress(CommError), line:  # whoever has failed has told so
+            self.servers.bye()
+        if self._service is not None:
+            self._service.close()
+            if error is None:
+                self._service.check()
+
+    def _part(self, part: slice, segments: Any) -> tuple[Shard, Mapping[str, Array]]:
+        settings, run, first = self._settings, self._peer.run, part.start == 0 and self._peer.comm.rank == 0
+        n, workers = self._bounds[-1], self._peer.comm.size
+        params = run.params[part].copy()
+        buffers = run.params[n:].copy() if first else run.params[:0].copy()
+        slots: dict[str, Array] = {}
+        if settings.local:
+            update = _add_to(params)
+        else:
+            slots = {name: np.array(a if name in WHOLE else a[part]) for name, a in run.opt_state.items()}
+            update = self._step_of(params, slots, segments)
+        trace: Any = [] if settings.trace else None
+        if settings.quorum:
+            return WholeClocks(params, buffers, workers, update, trace, quorum=settings.quorum), slots
+        bounded = settings.lead is not None
+        return OnArrival(params, buffers, workers, update, trace, damping=settings.damping, bounded=bounded), slots
+
+    def _step_of(self, params: Array, slots: dict[str, Array], segments: Any) -> Update:
+        task, run, base = self._peer.task, self._peer.run, self._peer.run.step
+
+        def update(grad: Array, factor: float, step: int) -> None:
+            lr = rate_at(task, base + step, run.schedule_state)  # which changes between epochs, when nobody pushes
+            task.optimizer.step(params, grad, slots, lr * factor, segments)
+
+        return update
+
+    def _take_memories(self) -> None:
+        own, comm = self._peer.own, self._peer.comm
+        for k, state in enumerate(self.servers.memories):
+            for name, a in state.items():
+                rows = own.get(f"{MEMORY}{k}/{name}")
+                if rows is not None and rows.shape == (comm.size, *a.shape):
+                    a[...] = rows[comm.rank]
+
+    def _write_trace(self, shard: Shard) -> None:
+        if shard.trace is None:
+            return
+        events, shard.trace = shard.trace, []
+        path = Path(self._settings.trace) / f"server-{self._peer.comm.rank}.jsonl"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.writelines(json.dumps(event) + "\n" for event in events)
+        except OSError as e:
+            raise TrainingError(
+                f"strategy.trace: {path} cannot be written: {e}. Name a folder that workers may."
+            ) from e
+
+
+def _add_to(params: Array) -> Update:
+    def update(change: Array, factor: float, step: int) -> None:
+        if factor != 1:
+            change *= factor
+        np.add(params, change, out=params)
+
+    return update

@@ -1,0 +1,200 @@
+"""What workers and parameter servers say to each other, and the two ends of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from sparkdl.comm import CommError, Transport
+from sparkdl.comm.compress import Compressor, Uncompressed, generator_for
+from sparkdl.comm.compress.memory import State
+from sparkdl.comm.transport.metered import Metered
+from sparkdl.nn import Array
+from sparkdl.optim import Segment
+from sparkdl.strategies.server_shard import Contribution, Shard
+
+__all__ = ["Answer", "Servers", "serve"]
+
+TAG = 0
+SPARE_BYTES = 4096  # what a message may have beyond the numbers as they are
+
+
+class Kind(IntEnum):
+    PUSH = 0
+    PULL = 1
+    SLOTS = 2
+    BYE = 3
+
+
+class Request(NamedTuple):
+    """Header of all that a worker says, int64 on the wire.
+
+    clock: pushes that the worker has made. need: the progress of the server that a pull waits for. begins: work follows
+    the pull. wish: the driver wishes to stop. nbytes: of a compressed push.
+    """
+
+    kind: int
+    sequence: int = 0
+    clock: int = 0
+    need: int = 0
+    begins: int = 0
+    wish: int = 0
+    nbytes: int = 0
+
+    def array(self) -> Array:
+        return np.array(self, np.int64)
+
+
+class Answer(NamedTuple):
+    """Before the weights: how far the server has come, and whether the worker is to stop at this clock."""
+
+    progress: int
+    stop: bool
+
+
+class _Stop:
+    """When to stop after a wish: at the first clock that nobody has begun, the same for all."""
+
+    def __init__(self) -> None:
+        self._begun, self._at = -1, -1
+
+    def at(self, request: Request, clock: int) -> bool:
+        if not request.begins:
+            return False
+        if request.wish and self._at < 0:
+            self._at = self._begun + 1
+        if self._at >= 0 and clock >= self._at:
+            return True
+        self._begun = max(self._begun, clock)
+        return False
+
+
+def serve(t: Transport, workers: int, shard: Shard, slots: Mapping[str, Array], compressor: Compressor) -> None:
+    """Serve the ranks 0..workers-1 of the circle until all have left. Errors: CommError."""
+    here, waiting, stop = list(range(workers)), dict[int, Request](), _Stop()
+    header = np.empty(len(Request._fields), np.int64)
+    while here:
+        rank = t.wait_any(here)
+        assert rank is not None
+        here.remove(rank)
+        t.recv(rank, TAG, header)
+        request = Request(*header.tolist())
+        if request.kind != Kind.BYE:
+            here.append(rank)  # the one just heard comes last
+        if request.kind == Kind.PUSH:
+            shard.push(_received(t, rank, request, shard, compressor))
+        elif request.kind == Kind.PULL:
+            waiting[rank] = request
+        elif request.kind == Kind.SLOTS:
+            for name in sorted(slots):
+                t.isend(rank, TAG, slots[name].reshape(-1).copy())
+        for worker, wanted in list(waiting.items()):
+            if shard.progress >= wanted.need:
+                _answer(t, worker, waiting.pop(worker), shard, stop)
+
+
+def _answer(t: Transport, rank: int, request: Request, shard: Shard, stop: _Stop) -> None:
+    stops = stop.at(request, max(request.clock, shard.closed))
+    t.isend(rank, TAG, np.array([shard.progress, stops]))
+    weights, n = shard.read(rank, request.clock), shard.params.size
+    t.isend(rank, TAG, weights[:n])
+    if weights.size > n:
+        t.isend(rank, TAG, weights[n:])
+
+
+def _received(t: Transport, rank: int, request: Request, shard: Shard, compressor: Compressor) -> Contribution:
+    params, buffers = shard.params, shard.buffers
+    if compressor == Uncompressed():
+        t.recv(rank, TAG, vec := np.empty_like(params))
+    else:
+        if not 0 <= request.nbytes <= 2 * params.nbytes + SPARE_BYTES:
+            raise CommError(f"rank {rank} announces a push of {request.nbytes} bytes", rank=t.rank, peer=rank)
+        t.recv(rank, TAG, message := np.empty(request.nbytes, np.uint8))
+        compressor.add_into(vec := np.zeros_like(params), message)
+    t.recv(rank, TAG, rest := np.empty(buffers.size + 2, buffers.dtype))
+    weight, rows = rest[-2:].tolist()
+    return Contribution(rank, request.sequence, request.clock, vec, rest[:-2], weight, rows)
+
+
+class Servers:
+    """A worker's line to all servers. `bounds` cut the trainable entries; the first server has the buffers too.
+
+    Pushes are compressed, each server's with a memory of its own; weights come as they are.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        workers: int,
+        bounds: Sequence[int],
+        compressor: Compressor,
+        segments: Sequence[Sequence[Segment]],
+        seed: int,
+        dtype: np.dtype[np.floating],
+    ) -> None:
+        self.meter = Metered(transport)
+        self._ranks = range(workers, workers + len(bounds) - 1)
+        self._parts = [slice(a, b) for a, b in pairwise(bounds)]
+        self._n, self._compressor, self._seed = bounds[-1], compressor, seed
+        self._plain = compressor == Uncompressed()
+        self.memories: list[State] = (
+            []
+            if self._plain
+            else [
+                compressor.init(part.stop - part.start, dtype, own)
+                for part, own in zip(self._parts, segments, strict=True)
+            ]
+        )
+        self._sequence = 0
+        self._rest: list[Array] = []
+
+    def push(self, vec: Array, clock: int, weight: float, rows: float) -> None:
+        """Send [trainable | buffers] sums (n,) to the servers; vec is free again when it returns."""
+        self._sequence += 1
+        pending = []
+        for k, (rank, part) in enumerate(zip(self._ranks, self._parts, strict=True)):
+            body = vec[part] if self._plain else self._message(k, vec[part])
+            rest = np.append(vec[self._n :] if k == 0 else vec[:0], np.array([weight, rows], vec.dtype))
+            header = Request(Kind.PUSH, self._sequence, clock, nbytes=0 if self._plain else body.nbytes)
+            pending += [self.meter.isend(rank, TAG, each) for each in (header.array(), body, rest)]
+        for each in pending:
+            each.wait()
+
+    def pull(self, params: Array, clock: int, need: int, *, begins: bool, wish: bool = False) -> Answer:
+        """Fill params [trainable | buffers] once every server's progress is at least `need`; the first one's answer."""
+        request = Request(Kind.PULL, clock=clock, need=need, begins=begins, wish=wish).array()
+        pending = [self.meter.isend(rank, TAG, request) for rank in self._ranks]
+        answers = []
+        for k, (rank, part) in enumerate(zip(self._ranks, self._parts, strict=True)):
+            self.meter.recv(rank, TAG, found := np.empty(2, np.int64))
+            answers.append(Answer(int(found[0]), bool(found[1])))
+            self.meter.recv(rank, TAG, params[part])
+            if k == 0 and params.size > self._n:
+                self.meter.recv(rank, TAG, params[self._n :])
+        for each in pending:
+            each.wait()
+        return answers[0]
+
+    def slots(self, like: Mapping[str, np.dtype[np.generic]], whole: Sequence[str]) -> dict[str, Array]:
+        """The optimizer's slots of all servers put together; those in `whole` are the same on all."""
+        found: dict[str, list[Array]] = {name: [] for name in like}
+        for rank, part in zip(self._ranks, self._parts, strict=True):
+            self.meter.isend(rank, TAG, Request(Kind.SLOTS).array()).wait()
+            for name in sorted(like):
+                size = 1 if name in whole else part.stop - part.start
+                self.meter.recv(rank, TAG, slot := np.empty(size, like[name]))
+                found[name].append(slot)
+        return {name: parts[0] if name in whole else np.concatenate(parts) for name, parts in found.items()}
+
+    def bye(self) -> None:
+        """Tell all servers that this worker has left."""
+        for rank in self._ranks:
+            self.meter.isend(rank, TAG, Request(Kind.BYE).array()).wait()
+
+    def _message(self, k: int, vec: Array) -> Array:
+        rng = generator_for(self._compressor, self._seed, self._sequence, self.meter.rank + k * self.meter.size)
+        return self._compressor.encode(vec, self.memories[k], rng)

@@ -1,0 +1,197 @@
+"""What one parameter server holds, and what becomes of the contributions that reach it. No messages, no threads.
+
+Li et al. 2014 (parameter server, OSDI), Ho et al. 2013 (stale synchronous parallel, NeurIPS), Dean et al. 2012
+(Downpour, NeurIPS), Chen et al. 2016 (backup workers, arXiv:1604.00981), Jiang et al. 2017 (DynSGD, SIGMOD).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from sparkdl.nn import Array
+
+__all__ = ["Contribution", "Damping", "Event", "OnArrival", "Shard", "Update", "WholeClocks"]
+
+Damping = Literal["staleness", "workers", "none"]
+Event = dict[str, Any]
+Update = Callable[[Array, float, int], None]
+"""update(mean, factor, step): change the part's parameters, `factor` of the way, with the learning rate of `step`."""
+
+
+class Contribution(NamedTuple):
+    """What a worker pushes to one server.
+
+    `vec` is weight x the mean gradient, or change, of this part; `buffers` rows x their next value, on the server that
+    has them. `sequence` numbers a worker's pushes, from 1; `clock` those that it had made before.
+    """
+
+    worker: int
+    sequence: int
+    clock: int
+    vec: Array
+    buffers: Array
+    weight: float
+    rows: float
+
+
+@dataclass
+class Figures:
+    """Of an epoch: pushes that counted, those that came too late, and by how many updates the others were stale."""
+
+    counted: int = 0
+    dropped: int = 0
+    stale: int = 0
+    stalest: int = 0
+
+
+@dataclass
+class Shard(ABC):
+    """One part of the weights: `params` and, on the first server, `buffers`, both changed in place by pushes.
+
+    A push counts once, however often it is delivered. `version` counts updates since the launch. With `trace`, every
+    push and read is recorded, in the order in which they took effect.
+    """
+
+    params: Array
+    buffers: Array
+    workers: int
+    update: Update
+    trace: list[Event] | None = None
+    version: int = 0
+    clocks: list[int] = field(init=False)
+    figures: Figures = field(default_factory=Figures)
+
+    def __post_init__(self) -> None:
+        self.clocks = [0] * self.workers
+        self._last = [0] * self.workers
+        self._seen = [0] * self.workers
+        self._copy: Array | None = None
+
+    @property
+    @abstractmethod
+    def progress(self) -> int:
+        """What a read may wait for."""
+
+    @property
+    def closed(self) -> int:
+        """The clocks before this one take no more pushes."""
+        return 0
+
+    @abstractmethod
+    def take(self, c: Contribution) -> bool:
+        """Make of a new contribution what the mode makes of it; False where it does not count."""
+
+    def push(self, c: Contribution) -> bool:
+        """Take a contribution that has arrived; whether it counts."""
+        if c.sequence <= self._last[c.worker]:
+            return False
+        self._last[c.worker] = c.sequence
+        stale = self.version - self._seen[c.worker]
+        self.clocks[c.worker] = max(self.clocks[c.worker], c.clock + 1)
+        counts = self.take(c)
+        self._count(stale, counts)
+        self._record("push", c.worker, c.clock, counted=counts, staleness=stale)
+        return counts
+
+    def read(self, worker: int, clock: int) -> Array:
+        """[params | buffers] as they are, for a worker that has made `clock` pushes. Not to be changed."""
+        self._seen[worker] = self.version
+        self._record("read", worker, clock, slowest=min(self.clocks))
+        if self._copy is None:
+            self._copy = np.concatenate((self.params, self.buffers))
+        return self._copy
+
+    def _apply(self, mean: Array, factor: float, step: int) -> None:
+        self._copy = None
+        self.update(mean, factor, step)
+
+    def _count(self, stale: int, counts: bool) -> None:
+        found = self.figures
+        found.counted, found.dropped = found.counted + counts, found.dropped + (not counts)
+        if counts:
+            found.stale, found.stalest = found.stale + stale, max(found.stalest, stale)
+
+    def _record(self, event: str, worker: int, clock: int, **more: Any) -> None:
+        if self.trace is not None:
+            self.trace.append({"event": event, "worker": worker, "clock": clock, "version": self.version, **more})
+
+
+@dataclass
+class WholeClocks(Shard):
+    """One update a clock, of the mean over all workers, or over the first `quorum` of them.
+
+    Contributions are added in the order of the workers. What comes for a clock that has been closed is dropped; what
+    comes early waits.
+    """
+
+    quorum: int = 0  # 0: all
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._open: dict[int, list[Contribution]] = {}
+
+    @property
+    def progress(self) -> int:
+        """Clocks that have been closed."""
+        return self.version
+
+    @property
+    def closed(self) -> int:
+        return self.version
+
+    def take(self, c: Contribution) -> bool:
+        if c.clock < self.version:
+            return False
+        needed = self.quorum or self.workers
+        self._open.setdefault(c.clock, []).append(c)
+        while len(self._open.get(self.version, ())) >= needed:
+            self._close(self._open.pop(self.version)[:needed])
+        return True
+
+    def _close(self, contributions: list[Contribution]) -> None:
+        first, *others = sorted(contributions, key=lambda c: c.worker)
+        vec, buffers, weight, rows = first.vec, first.buffers, first.weight, first.rows
+        for c in others:
+            vec += c.vec
+            buffers += c.buffers
+            weight, rows = weight + c.weight, rows + c.rows
+        if weight > 0:
+            vec /= weight
+            self._apply(vec, 1.0, self.version)
+        if rows > 0:
+            np.divide(buffers, rows, out=self.buffers)
+        self.version += 1
+
+
+@dataclass
+class OnArrival(Shard):
+    """An update for each push as it comes. `damping` is what its step is multiplied with.
+
+    staleness: 1 / (1 + updates since the worker's last read), which comes to about 1 / P where all are equally fast.
+    workers: 1 / P, so that one push of each moves as far as a synchronous update. none: 1. Buffers are those of the
+    last to come. `bounded`: reads wait for the slowest worker (stale synchronous), otherwise for a number of pushes.
+    """
+
+    damping: Damping = "staleness"
+    bounded: bool = False
+
+    @property
+    def progress(self) -> int:
+        """Pushes of the slowest worker, or of all."""
+        return min(self.clocks) if self.bounded else self.version
+
+    def take(self, c: Contribution) -> bool:
+        if c.weight > 0:
+            stale = self.version - self._seen[c.worker]
+            factor = {"staleness": 1 / (1 + stale), "workers": 1 / self.workers, "none": 1.0}[self.damping]
+            self._apply(np.divide(c.vec, c.weight, out=c.vec), factor, self.version // self.workers)
+        if c.rows > 0:
+            np.divide(c.buffers, c.rows, out=self.buffers)
+            self._copy = None
+        self.version += 1
+        return True
