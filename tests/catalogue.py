@@ -17,12 +17,21 @@ from sparkdl import nn, optim
 from sparkdl.comm import compress, gossip
 from sparkdl.nn import zoo
 from sparkdl.optim import DiLoCo
-from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, Strategy, TreeAggregate
+from sparkdl.strategies import (
+    AllReduce,
+    Gossip,
+    Hogwild,
+    ModelAveraging,
+    ParameterServer,
+    Strategy,
+    TreeAggregate,
+)
 from sparkdl.train import metrics
 
 __all__ = [
     "COLLECTIVES",
     "COMPRESSORS",
+    "FREE",
     "GOLDEN",
     "LAYERS",
     "LOSSES",
@@ -550,6 +559,9 @@ STRATEGIES = [
     StrategyCase("model_averaging-diloco", ModelAveraging(1, DiLoCo(1.0, 0.0), optimizer_state="average")),
     StrategyCase("model_averaging-driver", ModelAveraging(1, optimizer_state="average", through="driver")),
     StrategyCase("model_averaging-together", ModelAveraging(7, start_step=10**6)),
+    StrategyCase("parameter_server-bsp", ParameterServer("bsp")),
+    StrategyCase("parameter_server-bsp-1", ParameterServer("bsp", servers=1)),
+    StrategyCase("parameter_server-ssp-0", ParameterServer("ssp", staleness=0)),
 ]
 
 # Modes whose workers differ between meetings: no plain loop gives their bits.
@@ -559,6 +571,17 @@ RELAXED = [
     StrategyCase("gossip-combine", Gossip(gossip.Ring(), order="combine_then_adapt")),
     StrategyCase("gossip-push_sum", Gossip(gossip.RandomOut(), push_sum=True)),
     StrategyCase("gossip-compressed", Gossip(gossip.Ring(), compressor=compress.TopK(0.2), rate=0.4)),
+    StrategyCase("parameter_server-window", ParameterServer("bsp", update_on="workers", window=4)),
+]
+
+# Modes whose workers do not wait for one another: two runs differ.
+FREE = [
+    StrategyCase("gossip-asynchronous", Gossip(asynchronous=True)),
+    StrategyCase("hogwild", Hogwild()),
+    StrategyCase("parameter_server-ssp", ParameterServer("ssp", staleness=1)),
+    StrategyCase("parameter_server-async", ParameterServer("async")),
+    StrategyCase("parameter_server-downpour", ParameterServer("async", update_on="workers", window=3)),
+    StrategyCase("parameter_server-top_k", ParameterServer("async", servers=1, compressor=compress.TopK(0.3))),
 ]
 
 # Allreduce algorithms by name.

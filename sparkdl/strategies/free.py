@@ -22,7 +22,7 @@ from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.train import Part, Step, StepSums
 from sparkdl.train.update import learning_rate
 
-__all__ = ["FreeSteps", "Service", "Word", "deal"]
+__all__ = ["Deal", "FreeSteps", "Service", "Word", "deal"]
 
 TAG = 0
 

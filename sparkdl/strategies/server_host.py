@@ -14,7 +14,7 @@ import numpy as np
 
 from sparkdl.backends.base import Place
 from sparkdl.comm import CommError, allgather
-from sparkdl.comm.compress import Compressor
+from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.errors import TrainingError
 from sparkdl.nn import Array
 from sparkdl.strategies.free import Service
@@ -57,7 +57,8 @@ class Post:
         self._settings, self._peer = settings, peer
         layout, optimizer = peer.task.model.layout, peer.task.optimizer
         rank, size, m = peer.comm.rank, peer.comm.size, settings.servers
-        self._bounds = slice_bounds(optimizer, layout, m)
+        whole = settings.compressor != Uncompressed()  # some compress matrices
+        self._bounds = slice_bounds(optimizer, layout, m, whole)
         parts = [slice(a, b) for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
         segments = [segments_within(layout, part) for part in parts]
         ends = range(size, size + m)

@@ -17,13 +17,15 @@ from sparkdl.nn import Array
 from sparkdl.optim import Segment
 from sparkdl.strategies.server_shard import Contribution, Shard
 
-__all__ = ["Answer", "Servers", "serve"]
+__all__ = ["Answer", "Kind", "Request", "Servers", "serve"]
 
 TAG = 0
 SPARE_BYTES = 4096  # what a message may have beyond the numbers as they are
 
 
 class Kind(IntEnum):
+    """What a worker wants of a server."""
+
     PUSH = 0
     PULL = 1
     SLOTS = 2

@@ -15,7 +15,7 @@ import numpy as np
 
 from sparkdl.nn import Array
 
-__all__ = ["Contribution", "Damping", "Event", "OnArrival", "Shard", "Update", "WholeClocks"]
+__all__ = ["Contribution", "Damping", "Event", "Figures", "OnArrival", "Shard", "Update", "WholeClocks"]
 
 Damping = Literal["staleness", "workers", "none"]
 Event = dict[str, Any]

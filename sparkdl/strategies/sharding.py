@@ -23,11 +23,11 @@ from sparkdl.train.update import learning_rate, nonfinite
 __all__ = ["SlicedUpdate", "segments_within", "slice_bounds"]
 
 
-def slice_bounds(optimizer: Optimizer, layout: Layout, size: int) -> tuple[int, ...]:
-    """The size + 1 bounds of the ranks' slices: equal ones, or whole tensors for a rule that looks at whole tensors."""
+def slice_bounds(optimizer: Optimizer, layout: Layout, size: int, whole: bool = False) -> tuple[int, ...]:
+    """The size + 1 bounds of the ranks' slices: equal ones, or whole tensors, as some rules of optimizers need them."""
     n = layout.num_trainable
     even = [n * r // size for r in range(size + 1)]
-    if isinstance(optimizer, Elementwise):
+    if isinstance(optimizer, Elementwise) and not whole:
         return tuple(even)
     ends = np.array([0, *(s.stop for s in layout.trainable_segments)])
     return tuple(int(ends[np.argmin(abs(ends - at))]) for at in even)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from catalogue import RELAXED, STRATEGIES, StrategyCase
+from catalogue import FREE, RELAXED, STRATEGIES, StrategyCase
 from reference import Array, blobs, mlp, sgd_by_hand, tolerance
 
 import sparkdl.strategies
@@ -138,4 +138,4 @@ def test_pickles_and_compares(case: StrategyCase) -> None:
 
 
 def test_every_strategy_has_a_row() -> None:
-    assert {type(c.strategy) for c in (*STRATEGIES, *RELAXED)} == set(sparkdl.strategies.STRATEGIES.values())
+    assert {type(c.strategy) for c in (*STRATEGIES, *RELAXED, *FREE)} == set(sparkdl.strategies.STRATEGIES.values())

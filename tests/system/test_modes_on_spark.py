@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import RELAXED, STRATEGIES, StrategyCase
+from catalogue import FREE, RELAXED, STRATEGIES, StrategyCase
 from pyspark.sql import DataFrame, SparkSession
 from reference import blobs
 from test_allreduce import QUICK, Saboteur, train
@@ -17,11 +17,11 @@ from sparkdl import nn
 from sparkdl.backends import Slots
 from sparkdl.backends.spark import SparkBackend
 from sparkdl.errors import TrainingError
-from sparkdl.optim import SGD
-from sparkdl.strategies import AllReduce, Gossip, ModelAveraging
+from sparkdl.optim import SGD, Adam
+from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, ParameterServer
 from sparkdl.strategies import peers as peers_module
 
-MODES = [c for c in (*STRATEGIES, *RELAXED) if isinstance(c.strategy, ModelAveraging | Gossip)]
+MODES = [c for c in (*STRATEGIES, *RELAXED) if isinstance(c.strategy, ModelAveraging | Gossip | ParameterServer)]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,21 @@ def test_the_bits_are_those_of_threads(case: StrategyCase, df: DataFrame) -> Non
     there = train(df, strategy=case.strategy)
     assert np.array_equal(here.params, there.params)
     assert here.history["loss"] == there.history["loss"]
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in FREE])
+def test_workers_that_do_not_wait(case: StrategyCase, df: DataFrame) -> None:
+    model = train(df, strategy=case.strategy, optimizer=Adam(0.02), training={"epochs": 6})
+    assert model.history["step"] == [4 * e for e in range(1, 7)]
+    assert model.history["loss"][-1] < model.history["loss"][0]
+
+
+def test_a_parameter_server_that_dies_is_started_again(df: DataFrame, tmp_path: Path) -> None:
+    net = plain(Saboteur("SIGKILL", 7, str(tmp_path / "mark")))
+    strategy = ParameterServer("async", network=QUICK)
+    model = train(df, net, strategy=strategy, optimizer=Adam(0.02), training={"epochs": 6})
+    assert model.history["step"] == [4 * e for e in range(1, 7)]
+    assert model.history["loss"][-1] < model.history["loss"][0]
 
 
 def plain(layer: nn.Layer) -> nn.Sequential:
