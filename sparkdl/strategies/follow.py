@@ -7,7 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from sparkdl import errors
 from sparkdl.backends.base import Peers
 from sparkdl.control import GONE, Coordinator, Message
 from sparkdl.errors import SparkdlError, TrainingError
+from sparkdl.strategies.words import WORDS
 from sparkdl.train import Loop, Profile
 from sparkdl.train.tensors import under
 
@@ -38,11 +39,15 @@ LOST = (
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a launch ended: the error for the user, whether another launch may fare better, whether a shard was lost."""
+    """Why a launch ended: the error for the user, whether another launch may fare better, whether a shard was lost.
+
+    `words` are the last of ranks that were well, by rank.
+    """
 
     error: Exception
     transient: bool
     missing: bool = False
+    words: Mapping[int, Message] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Follower:
     _failed: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     _gone: dict[int, str] = field(default_factory=dict)
     _ended: set[int] = field(default_factory=set)
+    _words: dict[int, Message] = field(default_factory=dict)
     _present: set[int] = field(default_factory=set)
     _told: bool = False
     _trouble_since: float | None = None
@@ -79,7 +85,7 @@ class Follower:
             self.peers.wait()
         except Exception as e:
             self.loop.run.count_from(self._mark)
-            return self._failure(e)
+            return replace(self._failure(e), words=self._words)
         return None
 
     def _listen(self, patience_s: float, arrival_s: float) -> bool:
@@ -141,6 +147,8 @@ class Follower:
             self._ended.add(rank)
             if data["profile"] is not None and self.loop.profile is not None:
                 self.loop.profile.merge(Profile.from_dict(data["profile"]))
+        elif kind == WORDS:
+            self._words[rank] = message
         elif kind == "failed":
             # What a rank meets because it has been cancelled is no cause.
             self._failed[rank] = {**data, "own": False, "culprit": None} if self._cancelled else data

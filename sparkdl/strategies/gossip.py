@@ -30,10 +30,11 @@ from sparkdl.errors import ConfigError
 from sparkdl.fields import COUNT, NATURAL, Interval
 from sparkdl.nn import Array
 from sparkdl.strategies.pairwise import PairwiseSteps
-from sparkdl.strategies.peer import Peer, PeerSteps
+from sparkdl.strategies.peer import OWN, Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.reducing import MEMORY, reducer_for
-from sparkdl.train import TAIL, Step, Task, apply_update
+from sparkdl.strategies.words import Words
+from sparkdl.train import TAIL, Run, Step, Task, apply_update
 
 __all__ = ["Gossip"]
 
@@ -54,6 +55,9 @@ class Gossip(PeerStrategy):
     lot with `seed`, and both go on from the average; nobody waits for anyone else (Lian et al. 2018, AD-PSGD,
     arXiv:1710.06952). The minibatches of an epoch go to whoever is free. topology, order, push_sum and compressor play
     no part.
+
+    When a worker is lost, the others go on with what they have; one in its place, or fewer of them, begins at their
+    mean.
 
     The result is the mean of all workers. The history tells the consensus distance, the root mean square over the
     workers of |x_i - mean|. A wish to stop is heard of every `listen` updates and at the end of an epoch.
@@ -93,6 +97,14 @@ class Gossip(PeerStrategy):
             check_topology(self.topology, workers, steps, "column" if self.push_sum else "metropolis")
         except ValueError as e:
             raise ConfigError(f"strategy.topology: {e}") from e
+
+    def salvage(self, run: Run, words: Words) -> bool:
+        """The others go on with their weights; who takes the place of the lost one begins at their mean."""
+        words.count(run)
+        for name in words.names():
+            run.strategy_state[f"{OWN}{name}"] = words.rows(name)
+        run.params[...] = run.strategy_state[f"{OWN}params"].mean(axis=0)
+        return True
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
@@ -158,6 +170,9 @@ class _GossipSteps(PeerSteps):
         own = {"params": self.peer.run.params, "weight": np.array([self._weight])}
         own |= {f"opt/{name}": slot for name, slot in self.peer.run.opt_state.items()}
         return own | {f"{MEMORY}{name}": a for name, a in self._memory.items()}
+
+    def last_words(self) -> Mapping[str, Array]:
+        return self.own_state()
 
     def figures(self) -> dict[str, Any]:
         distance = consensus_distance(self.peer.comm, self.peer.run.params)

@@ -19,10 +19,11 @@ from sparkdl.comm import Transport, allgather, barrier, broadcast
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Array
 from sparkdl.strategies.free import FreeSteps
-from sparkdl.strategies.peer import Peer, PeerSteps
+from sparkdl.strategies.peer import OWN, Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.reducing import reducer_for
-from sparkdl.train import TAIL, Part, StepSums, apply_update
+from sparkdl.strategies.words import Words
+from sparkdl.train import TAIL, Part, Run, StepSums, apply_update
 
 __all__ = ["Hogwild"]
 
@@ -40,6 +41,14 @@ class Hogwild(PeerStrategy):
 
     The history tells the staleness: by how many updates of others the weights had moved on between read and write.
     """
+
+    def salvage(self, run: Run, words: Words) -> bool:
+        """The weights are in the memory of whoever is left."""
+        words.count(run)
+        run.params[...] = words.arrays[words.furthest]["params"]
+        for name in set(words.names()) - {"params"}:
+            run.strategy_state[f"{OWN}{name}"] = words.rows(name)
+        return True
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
@@ -93,6 +102,9 @@ class _HogwildSteps(FreeSteps):
 
     def own_state(self) -> Mapping[str, Array]:
         return {f"opt/{name}": slot for name, slot in self.peer.run.opt_state.items()}
+
+    def last_words(self) -> Mapping[str, Array]:
+        return {"params": self._weights.copy(), **self.own_state()}
 
     def figures(self) -> dict[str, Any]:
         size, rank = self.peer.comm.size, self.peer.comm.rank

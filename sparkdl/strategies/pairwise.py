@@ -72,6 +72,10 @@ class PairwiseSteps(FreeSteps):
     def own_state(self) -> Mapping[str, Array]:
         return {"params": self.peer.run.params} | {f"opt/{name}": a for name, a in self.peer.run.opt_state.items()}
 
+    def last_words(self) -> Mapping[str, Array]:
+        with self._lock:
+            return {name: array.copy() for name, array in self.own_state().items()}
+
     def figures(self) -> dict[str, Any]:
         distance = consensus_distance(self.peer.comm, self.peer.run.params)
         sent = 0 if self._circle is None else self._circle.sent_bytes

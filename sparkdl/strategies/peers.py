@@ -22,9 +22,11 @@ from sparkdl.errors import ConfigError
 from sparkdl.fields import NATURAL, check_fields
 from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.follow import Failure, Follower
-from sparkdl.strategies.peer import Call, Peer, PeerJob, PeerSteps, run_rank, state_of
+from sparkdl.strategies.peer import Peer, PeerSteps
+from sparkdl.strategies.rank import Call, PeerJob, run_rank, state_of
 from sparkdl.strategies.tree_aggregate import TreeAggregate
-from sparkdl.train import Loop, Task
+from sparkdl.strategies.words import Words
+from sparkdl.train import Loop, Run, Task
 
 __all__ = ["PeerStrategy"]
 
@@ -41,7 +43,8 @@ class PeerStrategy(ABC):
 
     All workers run at the same time, in one barrier stage on Spark. A worker that fails, freezes or is cut off is
     noticed within `network.timeout_s`; all leave, and training goes on from the last state that the driver has, at
-    most `max_restarts` times. The driver has the state of every epoch, and of every checkpoint.
+    most `max_restarts` times. The driver has the state of every epoch, and of every checkpoint; some modes go on from
+    what the others hold.
 
     few_slots says what to do where fewer tasks can run at once than there are workers: "error", "run" on as many
     workers as there are slots, or "tree_aggregate" instead. min_workers is how few may go on after executors are lost
@@ -64,6 +67,10 @@ class PeerStrategy(ABC):
 
     def check(self, task: Task, workers: int) -> None:  # noqa: B027  # most modes go with any task
         """Before the launch: raise ConfigError, or warn, where the mode does not suit the task."""
+
+    def salvage(self, run: Run, words: Words) -> bool:
+        """After a loss: bring run to where the others were, by their last words; False leaves it as it is."""
+        return False
 
     def plan(self, workers: int, slots: Slots) -> tuple[Strategy, int]:
         """This strategy, or what few_slots puts in its place, and the number of workers (0: as the backend has it).
@@ -103,9 +110,12 @@ class PeerStrategy(ABC):
                     return
                 if restart == self.max_restarts or not failure.transient:
                     raise failure.error
+                words = Words.of(failure.words, loop.run, len(shards.handles), loop.task.steps_per_epoch)
+                saved = words is not None and self.salvage(loop.run, words)
                 log.warning(
-                    "%s; going on from epoch %d, step %d (restart %d of %d)",
+                    "%s; going on from %sepoch %d, step %d (restart %d of %d)",
                     failure.error,
+                    "what the others hold, " if saved else "",
                     loop.run.epoch,
                     loop.run.step,
                     restart + 1,
