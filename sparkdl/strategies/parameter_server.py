@@ -13,9 +13,11 @@ from sparkdl.errors import ConfigError
 from sparkdl.fields import COUNT, NATURAL
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
+from sparkdl.strategies.server_salvage import restore
 from sparkdl.strategies.server_shard import Damping
 from sparkdl.strategies.server_steps import ClockSteps, FreeServerSteps, Settings
-from sparkdl.train import Task
+from sparkdl.strategies.words import Words
+from sparkdl.train import Run, Task
 
 __all__ = ["ParameterServer"]
 
@@ -40,6 +42,9 @@ class ParameterServer(PeerStrategy):
     multiplied with: "staleness", 1 / (1 + updates since the worker's last read); "workers", 1 / P; or "none". backup:
     with bsp, an update is made of the first P - backup contributions, and later ones are dropped.
 
+    replicate: each server keeps a copy of the part of the one before it, and answers once its own copy is up to date:
+    when a worker is lost, training goes on from what the others have, and no update is lost with a server.
+
     training.clip_* clip the gradient of each worker. compressor: of what is pushed, with error feedback on the worker.
     trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read in the order
     in which they took effect. The history tells the staleness, by updates of others, and the pushes dropped.
@@ -52,6 +57,7 @@ class ParameterServer(PeerStrategy):
     window: int = field(default=1, metadata=COUNT)
     damping: Damping = "staleness"
     backup: int = field(default=0, metadata=NATURAL)
+    replicate: bool = False
     compressor: Compressor = field(default_factory=Uncompressed)
     trace: str = ""
 
@@ -79,10 +85,16 @@ class ParameterServer(PeerStrategy):
         """Errors: ConfigError for more servers or backup workers than there are workers for."""
         if self.servers > workers:
             raise ConfigError(f"strategy.servers = {self.servers}, but there are {workers} workers to serve on.")
+        if self.replicate and (self.servers or workers) < 2:
+            raise ConfigError("strategy.replicate keeps a copy on another server; there is only one. Take two or more.")
         if self.backup >= workers:
             raise ConfigError(
                 f"strategy.backup = {self.backup} of {workers} workers leaves none whose contribution counts."
             )
+
+    def salvage(self, run: Run, words: Words) -> bool:
+        """As `PeerStrategy.salvage`."""
+        return self.replicate and restore(run, words, self.servers or words.size, self.whole_clocks)
 
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
@@ -94,6 +106,7 @@ class ParameterServer(PeerStrategy):
             quorum=size - self.backup if self.whole_clocks else 0,
             lead=None if self.consistency == "async" else 0 if self.whole_clocks else self.staleness,
             damping=self.damping,
+            replicate=self.replicate,
             compressor=self.compressor,
             trace=self.trace,
         )

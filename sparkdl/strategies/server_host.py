@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ from sparkdl.nn import Array
 from sparkdl.strategies.free import Service
 from sparkdl.strategies.peer import Peer
 from sparkdl.strategies.reducing import MEMORY
-from sparkdl.strategies.server_post import Servers, serve
-from sparkdl.strategies.server_shard import Damping, Figures, OnArrival, Shard, Update, WholeClocks
+from sparkdl.strategies.server_desk import Desk, Neighbours
+from sparkdl.strategies.server_post import Servers
+from sparkdl.strategies.server_shard import Damping, Figures, OnArrival, Part, Replica, Shard, Update, WholeClocks
 from sparkdl.strategies.sharding import segments_within, slice_bounds
 from sparkdl.train.update import rate_at
 
-__all__ = ["Post", "Settings"]
+__all__ = ["PART", "WHOLE", "Post", "Settings"]
 
 WHOLE = ("t",)  # slots that are no vectors over the parameters: the optimizer's count of updates
 FIGURES = 4
+PART = "part/"  # names of the servers' parts in last words
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Settings:
     window: int
     quorum: int
     lead: int | None
+    replicate: bool
     damping: Damping
     compressor: Compressor
     trace: str
@@ -59,22 +62,27 @@ class Post:
         rank, size, m = peer.comm.rank, peer.comm.size, settings.servers
         whole = settings.compressor != Uncompressed()  # some compress matrices
         self._bounds = slice_bounds(optimizer, layout, m, whole)
-        parts = [slice(a, b) for a, b in zip(self._bounds, self._bounds[1:], strict=False)]
-        segments = [segments_within(layout, part) for part in parts]
+        self._parts = [slice(a, b) for a, b in pairwise(self._bounds)]
+        self._segments = [segments_within(layout, part) for part in self._parts]
         ends = range(size, size + m)
-        places = [Place(rank, size + m, tuple(ends))] + ([Place(size + rank, size + m, ())] if rank < m else [])
+        beside = tuple(ends) if settings.replicate else ()
+        places = [Place(rank, size + m, tuple(ends))] + ([Place(size + rank, size + m, beside)] if rank < m else [])
         line, *own = peer.meet("servers", places)
         dtype = peer.run.params.dtype
         seed = peer.task.training.seed
-        self.servers = Servers(line, size, self._bounds, settings.compressor, segments, seed, dtype)
+        self.servers = Servers(line, size, self._bounds, settings.compressor, self._segments, seed, dtype)
         self._take_memories()
         self._like = {} if settings.local else {name: slot.dtype for name, slot in peer.run.opt_state.items()}
         self.shard: Shard | None = None
+        self._neighbours: Neighbours | None = None
         self._service: Service | None = None
         if own:
-            self.shard, slots = self._part(parts[rank], segments[rank])
-            work = partial(serve, workers=size, shard=self.shard, slots=slots, compressor=settings.compressor)
-            self._service = Service(work, own[0], "server")
+            self.shard = self._shard(self._part(rank))
+            if settings.replicate:
+                before, after = (size + (rank + shift) % m for shift in (-1, 1))
+                self._neighbours = Neighbours(before, after, Replica(self._part((rank - 1) % m)))
+            desk = Desk(size, self.shard, settings.compressor, self._neighbours)
+            self._service = Service(desk.serve, own[0], "server")
         if not settings.local:
             peer.run.opt_state = {}
         self._sent = 0
@@ -113,6 +121,19 @@ class Post:
         self._sent = sent
         return figures
 
+    def last_words(self) -> dict[str, Array]:
+        """The parts that this rank has, its own and the copy of another, with their versions; what differs by rank."""
+        self.servers.meter.abort("another worker is lost")
+        if self._service is not None:
+            self._service.close()  # from here on nothing changes
+        found = dict(self.own_state())
+        if self.shard is not None:
+            found |= _named(self._peer.comm.rank, self.shard.part, self.shard.version)
+        if self._neighbours is not None:
+            before = self._neighbours.before - self._peer.comm.size
+            found |= _named(before, self._neighbours.replica.part, self._neighbours.replica.version)
+        return found
+
     def close(self, error: BaseException | None) -> None:
         """Leave the servers, and end this rank's own once all have left."""
         line = self.servers.meter
@@ -125,22 +146,22 @@ class Post:
             if error is None:
                 self._service.check()
 
-    def _part(self, part: slice, segments: Any) -> tuple[Shard, Mapping[str, Array]]:
-        settings, run, first = self._settings, self._peer.run, part.start == 0 and self._peer.comm.rank == 0
-        n, workers = self._bounds[-1], self._peer.comm.size
-        params = run.params[part].copy()
-        buffers = run.params[n:].copy() if first else run.params[:0].copy()
-        slots: dict[str, Array] = {}
+    def _part(self, k: int) -> Part:
+        """Part k as the run has it."""
+        settings, run, part, n = self._settings, self._peer.run, self._parts[k], self._bounds[-1]
+        params, buffers = run.params[part].copy(), run.params[n:].copy() if k == 0 else run.params[:0].copy()
+        previous: Any = {} if settings.replicate and settings.quorum else None  # parts may be a clock apart
         if settings.local:
-            update = _add_to(params)
-        else:
-            slots = {name: np.array(a if name in WHOLE else a[part]) for name, a in run.opt_state.items()}
-            update = self._step_of(params, slots, segments)
+            return Part(params, buffers, {}, _add_to(params), previous)
+        slots = {name: np.array(a if name in WHOLE else a[part]) for name, a in run.opt_state.items()}
+        return Part(params, buffers, slots, self._step_of(params, slots, self._segments[k]), previous)
+
+    def _shard(self, part: Part) -> Shard:
+        settings, workers = self._settings, self._peer.comm.size
         trace: Any = [] if settings.trace else None
         if settings.quorum:
-            return WholeClocks(params, buffers, workers, update, trace, quorum=settings.quorum), slots
-        bounded = settings.lead is not None
-        return OnArrival(params, buffers, workers, update, trace, damping=settings.damping, bounded=bounded), slots
+            return WholeClocks(part, workers, trace, quorum=settings.quorum)
+        return OnArrival(part, workers, trace, damping=settings.damping, bounded=settings.lead is not None)
 
     def _step_of(self, params: Array, slots: dict[str, Array], segments: Any) -> Update:
         task, run, base = self._peer.task, self._peer.run, self._peer.run.step
@@ -181,3 +202,10 @@ def _add_to(params: Array) -> Update:
         np.add(params, change, out=params)
 
     return update
+
+
+def _named(k: int, part: Part, version: int) -> dict[str, Array]:
+    """The arrays of part k in last words."""
+    found = {f"{PART}{k}/version": np.array([version])}
+    found |= {f"{PART}{k}/now/{name}": array for name, array in part.arrays().items()}
+    return found | {f"{PART}{k}/before/{name}": array for name, array in (part.previous or {}).items()}

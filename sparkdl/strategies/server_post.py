@@ -1,4 +1,4 @@
-"""What workers and parameter servers say to each other, and the two ends of it."""
+"""What workers and parameter servers say to each other, and the workers' end of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparkdl.comm import CommError, Transport
+from sparkdl.comm import Transport
 from sparkdl.comm.compress import Compressor, Uncompressed, generator_for
 from sparkdl.comm.compress.memory import State
 from sparkdl.comm.transport.metered import Metered
 from sparkdl.nn import Array
 from sparkdl.optim import Segment
-from sparkdl.strategies.server_shard import Contribution, Shard
 
-__all__ = ["Answer", "Kind", "Request", "Servers", "serve"]
+__all__ = ["TAG", "Answer", "Kind", "Request", "Servers"]
 
 TAG = 0
-SPARE_BYTES = 4096  # what a message may have beyond the numbers as they are
 
 
 class Kind(IntEnum):
@@ -30,10 +28,12 @@ class Kind(IntEnum):
     PULL = 1
     SLOTS = 2
     BYE = 3
+    COPY = 4  # between servers: an update that was made, and that the copy has it
+    COPIED = 5
 
 
 class Request(NamedTuple):
-    """Header of all that a worker says, int64 on the wire.
+    """Header of all that a worker, or another server, says; int64 on the wire.
 
     clock: pushes that the worker has made. need: the progress of the server that a pull waits for. begins: work follows
     the pull. wish: the driver wishes to stop. nbytes: of a compressed push.
@@ -56,70 +56,6 @@ class Answer(NamedTuple):
 
     progress: int
     stop: bool
-
-
-class _Stop:
-    """When to stop after a wish: at the first clock that nobody has begun, the same for all."""
-
-    def __init__(self) -> None:
-        self._begun, self._at = -1, -1
-
-    def at(self, request: Request, clock: int) -> bool:
-        if not request.begins:
-            return False
-        if request.wish and self._at < 0:
-            self._at = self._begun + 1
-        if self._at >= 0 and clock >= self._at:
-            return True
-        self._begun = max(self._begun, clock)
-        return False
-
-
-def serve(t: Transport, workers: int, shard: Shard, slots: Mapping[str, Array], compressor: Compressor) -> None:
-    """Serve the ranks 0..workers-1 of the circle until all have left. Errors: CommError."""
-    here, waiting, stop = list(range(workers)), dict[int, Request](), _Stop()
-    header = np.empty(len(Request._fields), np.int64)
-    while here:
-        rank = t.wait_any(here)
-        assert rank is not None
-        here.remove(rank)
-        t.recv(rank, TAG, header)
-        request = Request(*header.tolist())
-        if request.kind != Kind.BYE:
-            here.append(rank)  # the one just heard comes last
-        if request.kind == Kind.PUSH:
-            shard.push(_received(t, rank, request, shard, compressor))
-        elif request.kind == Kind.PULL:
-            waiting[rank] = request
-        elif request.kind == Kind.SLOTS:
-            for name in sorted(slots):
-                t.isend(rank, TAG, slots[name].reshape(-1).copy())
-        for worker, wanted in list(waiting.items()):
-            if shard.progress >= wanted.need:
-                _answer(t, worker, waiting.pop(worker), shard, stop)
-
-
-def _answer(t: Transport, rank: int, request: Request, shard: Shard, stop: _Stop) -> None:
-    stops = stop.at(request, max(request.clock, shard.closed))
-    t.isend(rank, TAG, np.array([shard.progress, stops]))
-    weights, n = shard.read(rank, request.clock), shard.params.size
-    t.isend(rank, TAG, weights[:n])
-    if weights.size > n:
-        t.isend(rank, TAG, weights[n:])
-
-
-def _received(t: Transport, rank: int, request: Request, shard: Shard, compressor: Compressor) -> Contribution:
-    params, buffers = shard.params, shard.buffers
-    if compressor == Uncompressed():
-        t.recv(rank, TAG, vec := np.empty_like(params))
-    else:
-        if not 0 <= request.nbytes <= 2 * params.nbytes + SPARE_BYTES:
-            raise CommError(f"rank {rank} announces a push of {request.nbytes} bytes", rank=t.rank, peer=rank)
-        t.recv(rank, TAG, message := np.empty(request.nbytes, np.uint8))
-        compressor.add_into(vec := np.zeros_like(params), message)
-    t.recv(rank, TAG, rest := np.empty(buffers.size + 2, buffers.dtype))
-    weight, rows = rest[-2:].tolist()
-    return Contribution(rank, request.sequence, request.clock, vec, rest[:-2], weight, rows)
 
 
 class Servers:

@@ -15,7 +15,19 @@ import numpy as np
 
 from sparkdl.nn import Array
 
-__all__ = ["Contribution", "Damping", "Event", "Figures", "OnArrival", "Shard", "Update", "WholeClocks"]
+__all__ = [
+    "Applied",
+    "Contribution",
+    "Damping",
+    "Event",
+    "Figures",
+    "OnArrival",
+    "Part",
+    "Replica",
+    "Shard",
+    "Update",
+    "WholeClocks",
+]
 
 Damping = Literal["staleness", "workers", "none"]
 Event = dict[str, Any]
@@ -39,6 +51,16 @@ class Contribution(NamedTuple):
     rows: float
 
 
+class Applied(NamedTuple):
+    """An update as it was made, for whoever keeps a copy: `mean` is empty where it changed nothing, `buffers` too."""
+
+    version: int
+    step: int
+    factor: float
+    mean: Array
+    buffers: Array
+
+
 @dataclass
 class Figures:
     """Of an epoch: pushes that counted, those that came too late, and by how many updates the others were stale."""
@@ -50,18 +72,43 @@ class Figures:
 
 
 @dataclass
-class Shard(ABC):
-    """One part of the weights: `params` and, on the first server, `buffers`, both changed in place by pushes.
+class Part:
+    """A part of the weights with its optimizer's slots and, on the first server, the buffers; all change in place.
 
-    A push counts once, however often it is delivered. `version` counts updates since the launch. With `trace`, every
-    push and read is recorded, in the order in which they took effect.
+    `previous`, if it is set, holds the arrays as they were before the last update.
     """
 
     params: Array
     buffers: Array
-    workers: int
+    slots: dict[str, Array]
     update: Update
+    previous: dict[str, Array] | None = None
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything by name."""
+        return {"params": self.params, "buffers": self.buffers} | {f"slots/{n}": a for n, a in self.slots.items()}
+
+    def step(self, mean: Array, buffers: Array, factor: float, step: int) -> None:
+        """Make an update, which an empty mean does not; buffers are the next ones."""
+        if self.previous is not None:
+            self.previous = {name: array.copy() for name, array in self.arrays().items()}
+        self.buffers[...] = buffers
+        if mean.size:
+            self.update(mean, factor, step)
+
+
+@dataclass
+class Shard(ABC):
+    """One part of the weights as a server has it, changed by pushes.
+
+    A push counts once, however often it is delivered. `version` counts updates since the launch. With `trace`, every
+    push and read is recorded, in the order in which they took effect. `made`, if it is set, collects what was applied.
+    """
+
+    part: Part
+    workers: int
     trace: list[Event] | None = None
+    made: list[Applied] | None = None
     version: int = 0
     clocks: list[int] = field(init=False)
     figures: Figures = field(default_factory=Figures)
@@ -103,12 +150,18 @@ class Shard(ABC):
         self._seen[worker] = self.version
         self._record("read", worker, clock, slowest=min(self.clocks))
         if self._copy is None:
-            self._copy = np.concatenate((self.params, self.buffers))
+            self._copy = np.concatenate((self.part.params, self.part.buffers))
         return self._copy
 
-    def _apply(self, mean: Array, factor: float, step: int) -> None:
+    def _apply(self, vec: Array, weight: float, buffers: Array, rows: float, factor: float, step: int) -> None:
+        """Make the next version of sums; what weighs nothing changes nothing."""
         self._copy = None
-        self.update(mean, factor, step)
+        mean = np.divide(vec, weight, out=vec) if weight > 0 else vec[:0]
+        following = np.divide(buffers, rows, out=buffers) if rows > 0 else self.part.buffers.copy()
+        self.version += 1
+        if self.made is not None:
+            self.made.append(Applied(self.version, step, factor, mean.copy(), following))
+        self.part.step(mean, following, factor, step)
 
     def _count(self, stale: int, counts: bool) -> None:
         found = self.figures
@@ -160,12 +213,7 @@ class WholeClocks(Shard):
             vec += c.vec
             buffers += c.buffers
             weight, rows = weight + c.weight, rows + c.rows
-        if weight > 0:
-            vec /= weight
-            self._apply(vec, 1.0, self.version)
-        if rows > 0:
-            np.divide(buffers, rows, out=self.buffers)
-        self.version += 1
+        self._apply(vec, weight, buffers, rows, 1.0, self.version)
 
 
 @dataclass
@@ -186,12 +234,20 @@ class OnArrival(Shard):
         return min(self.clocks) if self.bounded else self.version
 
     def take(self, c: Contribution) -> bool:
-        if c.weight > 0:
-            stale = self.version - self._seen[c.worker]
-            factor = {"staleness": 1 / (1 + stale), "workers": 1 / self.workers, "none": 1.0}[self.damping]
-            self._apply(np.divide(c.vec, c.weight, out=c.vec), factor, self.version // self.workers)
-        if c.rows > 0:
-            np.divide(c.buffers, c.rows, out=self.buffers)
-            self._copy = None
-        self.version += 1
+        stale = self.version - self._seen[c.worker]
+        factor = {"staleness": 1 / (1 + stale), "workers": 1 / self.workers, "none": 1.0}[self.damping]
+        self._apply(c.vec, c.weight, c.buffers, c.rows, factor, self.version // self.workers)
         return True
+
+
+@dataclass
+class Replica:
+    """A copy of another server's part, kept up by the updates that it made: the same bits."""
+
+    part: Part
+    version: int = 0
+
+    def follow(self, applied: Applied) -> None:
+        """Make the next update as the other server made it."""
+        self.part.step(applied.mean, applied.buffers, applied.factor, applied.step)
+        self.version = applied.version

@@ -14,6 +14,7 @@ from sparkdl.optim.clip import norm
 from sparkdl.strategies.free import FreeSteps
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.server_host import Post, Settings
+from sparkdl.strategies.server_salvage import AT, RECENT
 from sparkdl.train import TAIL, Part, Step, StepSums, apply_update
 from sparkdl.train.update import learning_rate, nonfinite
 
@@ -32,11 +33,15 @@ class _Work:
         self._weight = self._rows = 0.0
         self.made = 0  # updates since the last push
         self.clock = 0  # pushes since the launch
+        self.begun = (0, peer.run.step)  # clock and run.step at the last pull
+        self.recent = np.zeros_like(peer.run.epoch_metrics)  # figures since then
         self.pushed_s = 0.0
 
     def begin(self) -> None:
         """The weights have just been pulled."""
         self.made = 0
+        self.begun = (self.clock, self.peer.run.step)
+        self.recent = np.zeros_like(self.recent)
         if self.settings.local:
             self._from = self.peer.run.params.copy()
             self._weight = self._rows = 0.0
@@ -101,6 +106,8 @@ class _ServerSteps(PeerSteps):
     """What both ways have in common."""
 
     post: Post
+    _work: _Work
+    _settings: Settings
 
     def allreduce(self, vec: Array) -> None:
         allreduce(self.peer.comm, vec, algorithm="tree")
@@ -110,6 +117,13 @@ class _ServerSteps(PeerSteps):
 
     def own_state(self) -> Mapping[str, Array]:
         return self.post.own_state()
+
+    def last_words(self) -> Mapping[str, Array] | None:
+        work = self._work
+        if not self._settings.replicate:
+            return None
+        at = np.array([*work.begun, work.clock, self.peer.run.step])
+        return self.post.last_words() | {AT: at, RECENT: work.recent}
 
     def figures(self) -> dict[str, Any]:
         return super().figures() | self.post.figures()
@@ -142,6 +156,7 @@ class ClockSteps(_ServerSteps):
         if index + 1 == peer.task.steps_per_epoch or self._is_due():
             work.push_window()
         made = run.step - at
+        work.recent += part.metrics  # as the loop does to the epoch's
         return Step(sums._replace(rows=self._rows(index + 1 - made, made)), part.metrics, part.profile, made)
 
     def parameters(self) -> Array:

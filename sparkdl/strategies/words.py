@@ -18,7 +18,7 @@ from sparkdl.errors import TrainingError
 from sparkdl.nn import Array
 from sparkdl.train import Run
 
-__all__ = ["WORDS", "Words", "leave_word"]
+__all__ = ["METRICS", "WORDS", "Words", "leave_word"]
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +65,11 @@ class Words:
         run.step_in_epoch = run.step - begun  # a step that was broken off may have made its update
         run.epoch_metrics = np.sum([arrays[METRICS] for arrays in self.arrays.values()], axis=0)
 
-    def rows(self, name: str) -> Array:
-        """An array of all ranks (size, ...); for those that are lost, the mean of the others."""
+    def rows(self, name: str, lost: float = 1.0) -> Array:
+        """An array of all ranks (size, ...); for those that are lost, `lost` times the mean of the others."""
         known = {rank: arrays[name] for rank, arrays in self.arrays.items()}
         some = next(iter(known.values()))
-        mean = np.mean(list(known.values()), axis=0).astype(some.dtype)
+        mean = (lost * np.mean(list(known.values()), axis=0)).astype(some.dtype)
         return np.stack([known.get(rank, mean) for rank in range(self.size)])
 
     def names(self) -> list[str]:

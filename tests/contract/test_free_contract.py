@@ -115,7 +115,7 @@ def test_what_need_not_recur_is_tried_again(case: StrategyCase, caplog: pytest.L
     layer = Fails(OSError("disk"), after=20)
     model = train(blobs(90), case.strategy, net=nn.Sequential((layer, *mlp().layers)), training={"epochs": 4})
     assert model.history["step"] == [6, 12, 18, 24]
-    assert any("going on from epoch" in r.getMessage() for r in caplog.records)
+    assert any("going on from" in r.getMessage() for r in caplog.records)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,16 @@ def test_bulk_synchronous_is_an_allreduce(servers: int, optimizer: Any) -> None:
     reduced = train(blobs(96), AllReduce(), **given)
     np.testing.assert_allclose(served.params, reduced.params, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(served.history["loss"], reduced.history["loss"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", [ParameterServer("bsp"), ParameterServer("bsp", update_on="workers", window=3)])
+@pytest.mark.parametrize("workers", [2, 5])
+def test_copies_change_no_bit(strategy: ParameterServer, workers: int) -> None:
+    net = nn.Sequential((nn.Dense(8), nn.BatchNorm(), nn.Tanh(), nn.Dense(3)))
+    plain, copied = (
+        train(blobs(96), replace(strategy, replicate=r), workers, optimizer=Adam(0.01), net=net) for r in (False, True)
+    )
+    assert plain.params.tobytes() == copied.params.tobytes()
 
 
 def test_no_staleness_has_the_bits_of_bulk_synchronous() -> None:
@@ -137,5 +148,7 @@ def test_settings_that_do_not_go_together(settings: dict[str, Any], text: str) -
 def test_more_servers_than_workers() -> None:
     with pytest.raises(ConfigError, match=r"strategy\.servers = 4, but there are 3 workers"):
         train(blobs(48), ParameterServer(servers=4))
+    with pytest.raises(ConfigError, match=r"strategy\.replicate keeps a copy on another server"):
+        train(blobs(48), ParameterServer(servers=1, replicate=True))
     with pytest.raises(ConfigError, match=r"strategy\.backup = 3 of 3 workers leaves none"):
         train(blobs(48), ParameterServer("bsp", backup=3))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.strategies.server_shard import Contribution, OnArrival, WholeClocks
+from sparkdl.strategies.server_shard import Contribution, OnArrival, Part, WholeClocks
 
 
 def pushed(worker: int, clock: int, value: float, weight: float = 1.0, sequence: int | None = None) -> Contribution:
@@ -32,7 +32,7 @@ def _shard(kind: Any, workers: int, **settings: Any) -> Any:
     def update(mean: np.ndarray, factor: float, step: int) -> None:
         params[...] += factor * mean
 
-    return kind(params, np.zeros(1), workers, update, [], **settings)
+    return kind(Part(params, np.zeros(1), {}, update), workers, [], **settings)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -42,8 +42,8 @@ def test_a_clock_is_the_weighted_mean_whatever_comes_first(order: tuple[int, ...
         assert shard.progress == 0
         shard.push(pushed(worker, 0, values[worker], weights[worker]))
         assert shard.progress == (n == 2)
-    assert shard.params[0] == (1e16 + 2.0 - 1e16) / 4  # added in the order of the workers: the same bits
-    assert shard.buffers[0] == shard.params[0]
+    assert shard.part.params[0] == (1e16 + 2.0 - 1e16) / 4  # added in the order of the workers: the same bits
+    assert shard.part.buffers[0] == shard.part.params[0]
 
 
 def test_what_comes_early_waits_for_its_clock() -> None:
@@ -51,24 +51,24 @@ def test_what_comes_early_waits_for_its_clock() -> None:
     shard.push(pushed(0, 0, 1.0))
     shard.push(pushed(0, 1, 10.0))
     shard.push(pushed(1, 0, 3.0))
-    assert (shard.progress, shard.params[0]) == (1, 2.0)
+    assert (shard.progress, shard.part.params[0]) == (1, 2.0)
     shard.push(pushed(1, 1, 30.0))
-    assert (shard.progress, shard.params[0]) == (2, 22.0)
+    assert (shard.progress, shard.part.params[0]) == (2, 22.0)
 
 
 def test_the_first_n_close_a_clock_and_the_others_are_dropped() -> None:
     shard = whole(4, quorum=3)
     for worker in (3, 0, 2):
         assert shard.push(pushed(worker, 0, float(worker)))
-    assert (shard.progress, shard.params[0]) == (1, 5 / 3)
+    assert (shard.progress, shard.part.params[0]) == (1, 5 / 3)
     assert not shard.push(pushed(1, 0, 100.0))
-    assert shard.params[0] == 5 / 3
+    assert shard.part.params[0] == 5 / 3
     assert (shard.figures.counted, shard.figures.dropped) == (3, 1)
     # One that never comes does not hold the others up.
     for clock, worker in itertools.product(range(1, 6), (0, 2, 3)):
         shard.push(pushed(worker, clock, 1.0))
     assert shard.progress == 6
-    assert shard.params[0] == pytest.approx(5 / 3 + 5)
+    assert shard.part.params[0] == pytest.approx(5 / 3 + 5)
 
 
 def test_a_push_delivered_twice_counts_once() -> None:
@@ -78,14 +78,14 @@ def test_a_push_delivered_twice_counts_once() -> None:
         shard.push(pushed(1, 0, 1.0))
         assert not shard.push(pushed(1, 0, 1.0))
         assert shard.figures.counted == 2
-    assert shard.params[0] == 2.0
+    assert shard.part.params[0] == 2.0
 
 
 def test_without_weight_nothing_changes_but_the_clock() -> None:
     shard = whole(2)
     for worker in (0, 1):
         shard.push(pushed(worker, 0, 5.0, weight=0.0))
-    assert (shard.progress, shard.params[0]) == (1, 0.0)
+    assert (shard.progress, shard.part.params[0]) == (1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_damping(damping: Any, factors: list[float]) -> None:
     for worker in range(3):
         shard.read(worker, 0)
     for worker in range(3):
-        before = shard.params[0]
+        before = shard.part.params[0]
         shard.push(pushed(worker, 0, 6.0))
-        assert shard.params[0] - before == pytest.approx(6 * factors[worker])
+        assert shard.part.params[0] - before == pytest.approx(6 * factors[worker])
     assert (shard.figures.stale, shard.figures.stalest) == (3, 2)
 
 
@@ -122,13 +122,13 @@ def test_gradients_that_come_late_are_stable_up_to_the_limit(tau: int) -> None:
         # tau + 1 workers in turn: each push answers a read of tau updates ago.
         workers = tau + 1
         shard = arriving(workers, damping="none")
-        shard.params[...] = 1.0
+        shard.part.params[...] = 1.0
         held = [float(shard.read(worker, 0)[0]) for worker in range(workers)]
         for turn in range(4000):
             worker, clock = turn % workers, turn // workers
             shard.push(pushed(worker, clock, -factor * limit * held[worker]))
             held[worker] = float(shard.read(worker, clock + 1)[0])
-        assert (abs(shard.params[0]) < 1e-3) == settles
+        assert (abs(shard.part.params[0]) < 1e-3) == settles
         assert shard.figures.stalest == tau
 
 
