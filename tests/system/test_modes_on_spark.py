@@ -18,7 +18,7 @@ from sparkdl.backends import Slots
 from sparkdl.backends.spark import SparkBackend
 from sparkdl.errors import TrainingError
 from sparkdl.optim import SGD, Adam
-from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, ParameterServer
+from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, ParameterServer, PeerStrategy
 from sparkdl.strategies import peers as peers_module
 
 MODES = [c for c in (*STRATEGIES, *RELAXED) if isinstance(c.strategy, ModelAveraging | Gossip | ParameterServer)]
@@ -44,12 +44,25 @@ def test_workers_that_do_not_wait(case: StrategyCase, df: DataFrame) -> None:
     assert model.history["loss"][-1] < model.history["loss"][0]
 
 
-def test_a_parameter_server_that_dies_is_started_again(df: DataFrame, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "kept"),
+    [
+        (ParameterServer("async", network=QUICK), False),
+        (ParameterServer("bsp", replicate=True, network=QUICK), True),
+        (Gossip(network=QUICK), True),
+    ],
+    ids=["async", "replicated", "gossip"],
+)
+def test_a_worker_that_dies_is_replaced(
+    strategy: PeerStrategy, kept: bool, df: DataFrame, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the others hold all that matters, training goes on from that."""
     net = plain(Saboteur("SIGKILL", 7, str(tmp_path / "mark")))
-    strategy = ParameterServer("async", network=QUICK)
-    model = train(df, net, strategy=strategy, optimizer=Adam(0.02), training={"epochs": 6})
+    with caplog.at_level(logging.WARNING, "sparkdl"):
+        model = train(df, net, strategy=strategy, optimizer=Adam(0.02), training={"epochs": 6})
     assert model.history["step"] == [4 * e for e in range(1, 7)]
     assert model.history["loss"][-1] < model.history["loss"][0]
+    assert kept == any("what the others hold" in r.getMessage() for r in caplog.records)
 
 
 def plain(layer: nn.Layer) -> nn.Sequential:
