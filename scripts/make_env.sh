@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Makes .venv, or brings it up to date when pyproject.toml or constraints.txt changed. PYTHON names the interpreter.
+# Makes .venv, or brings it up to date when pyproject.toml or constraints.txt changed, and compiles the kernels where
+# that has not been done for their sources. PYTHON names the interpreter.
 set -eu
 cd "$(dirname "$0")/.."
 
 venv=.venv
 stamp=$venv/.installed
 wanted="$(cat pyproject.toml constraints.txt | cksum) $PWD"
+compile_kernels() { "$venv/bin/python" -m sparkdl.compiled >/dev/null || echo "NumPy's kernels will run." >&2; }
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && usable "$venv/bin/python"; then
+  compile_kernels
   exit 0
 fi
 
@@ -35,3 +38,4 @@ if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
   exit 1
 fi
 echo "$wanted" >"$stamp"
+compile_kernels

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import exact_kernel, takes
+from sparkdl.compiled import Real, Real1, exact_kernel, takes
 from sparkdl.optim.base import Array
 
 __all__ = ["adapted", "moments", "momentum"]
@@ -42,7 +42,7 @@ def adapted(m: Array, v: Array, out: Array, t: int, beta1: float, beta2: float, 
 
 
 @exact_kernel
-def _momentum(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None:
+def _momentum(w: Real1, g: Real1, velocity: Real1, mu: Real, lr: Real) -> None:
     for i in range(w.size):
         v = velocity[i] * mu + g[i]
         velocity[i] = v
@@ -50,7 +50,7 @@ def _momentum(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None
 
 
 @exact_kernel
-def _nesterov(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None:
+def _nesterov(w: Real1, g: Real1, velocity: Real1, mu: Real, lr: Real) -> None:
     for i in range(w.size):
         v = velocity[i] * mu + g[i]
         velocity[i] = v
@@ -58,13 +58,13 @@ def _nesterov(w: Array, g: Array, velocity: Array, mu: float, lr: float) -> None
 
 
 @exact_kernel
-def _moments(m: Array, v: Array, g: Array, beta1: float, rest1: float, beta2: float, rest2: float) -> None:
+def _moments(m: Real1, v: Real1, g: Real1, beta1: Real, rest1: Real, beta2: Real, rest2: Real) -> None:
     for i in range(m.size):
         m[i] = m[i] * beta1 + g[i] * rest1
         v[i] = v[i] * beta2 + g[i] * g[i] * rest2
 
 
 @exact_kernel
-def _adapted(m: Array, v: Array, out: Array, eps: float, scale: float) -> None:
+def _adapted(m: Real1, v: Real1, out: Real1, eps: Real, scale: Real) -> None:
     for i in range(m.size):
         out[i] = m[i] / (np.sqrt(v[i]) + eps) * scale

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import stat
 import subprocess
@@ -13,7 +15,8 @@ import numpy as np
 import pytest
 
 from sparkdl import compiled
-from sparkdl.compiled import compiling, enabled, takes, twin
+from sparkdl.compiled import compiling, enabled, store, takes, twin, twins
+from sparkdl.compiled.kernels import KERNELS
 
 
 @pytest.fixture
@@ -55,55 +58,110 @@ def test_kernels_take_one_floating_dtype() -> None:
 def test_a_kernel_is_compiled_once_for_arrays_that_may_be_written_or_not() -> None:
     pytest.importorskip("numba")
 
-    def total(x: np.ndarray) -> float:
+    @compiled.kernel
+    def total(x: compiled.Real1) -> float:
         s = 0.0
         for v in x:
             s += v
         return s
 
-    run = compiled.kernel(total)
+    KERNELS.pop()
     x = np.arange(5.0)
-    assert run(x) == 10
+    assert total(x) == 10
     x.flags.writeable = False
-    assert run(x) == 10
-    assert len(compiled._compiled(total).signatures) == 1  # type: ignore[attr-defined]
+    assert total(x) == 10
+    assert len(total.compiled.signatures) == 1  # type: ignore[attr-defined]
     assert not x.flags.writeable
+    assert next(total.signatures()) != next(iter(total.compiled.signatures))  # type: ignore[attr-defined]
+    assert [str(types) for types in total.signatures()][1] == str(total.compiled.signatures[0])  # type: ignore[attr-defined]
 
 
-def test_the_private_folder_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(compiled.tempfile, "tempdir", str(tmp_path))
-    folder = compiled._private_folder()
-    assert folder == tmp_path / f"sparkdl-{os.getuid()}"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert compiled._private_folder() == folder
-    folder.chmod(0o777)
-    other = compiled._private_folder()
-    assert other != folder
-    assert stat.S_IMODE(other.stat().st_mode) == 0o700
+def test_kernels_of_the_package_say_what_they_are_compiled_for() -> None:
+    pytest.importorskip("numba")
+    for module in store.modules():
+        importlib.import_module(module)
+    assert len({k.function for k in KERNELS}) == len(KERNELS) >= 40
+    for found in KERNELS:
+        arguments = found.function.__code__.co_argcount
+        assert [len(types) for types in found.signatures()] == [arguments] * len(found.dtypes)
 
 
 PROGRAM = """
+import json, logging, sys
+logging.basicConfig(level=logging.INFO, format="%(message)s")
 import numpy as np
-from numba.core import caching
-for impl in (caching.CacheImpl, caching.CompileResultCacheImpl):  # neither the sources nor a home can be written
-    impl._locator_classes = [c for c in impl._locator_classes if "UserProvided" in c.__name__]
-import sparkdl.ops.winograd as w
-out = np.empty((16, 4 * 4 + 24))
-w.scatter_inputs(np.ones((1, 6, 6, 4)), (slice(0, 1), slice(0, 2)), w.Window((3, 3)), 2, out, 2)
-print(sum(map(abs, out[5, :4])))
+from sparkdl.compiled import enabled, store
+from sparkdl.ops.norm import channel_sum
+if len(sys.argv) > 1:
+    store.mark_ready()
+total = channel_sum(np.ones((4, 8)))
+print(json.dumps([enabled(), "numba" in sys.modules, total.tolist(), str(store.ready() or "")]))
 """
 
 
-def test_an_install_that_cannot_be_written_keeps_its_code_elsewhere(tmp_path: Path) -> None:
-    pytest.importorskip("numba")
+def run(*arguments: str, **settings: str) -> tuple[list[object], str]:
+    """What a fresh process prints, and its log."""
     path = os.pathsep.join(filter(None, sys.path))
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": path, "SPARKDL_COMPILED": "1"}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    environment = {k: v for k, v in os.environ.items() if k not in {"SPARKDL_COMPILED", "NUMBA_CACHE_DIR"}}
+    environment |= {"PYTHONPATH": path} | settings
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == 16
-    assert list((tmp_path / f"sparkdl-{os.getuid()}").rglob("*.nbi"))
+    return json.loads(done.stdout), done.stderr
+
+
+def test_by_default_kernels_are_in_use_where_they_are_ready(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    (on, loaded, total, where), log = run(NUMBA_CACHE_DIR=str(tmp_path))
+    assert (on, loaded, total, where) == (False, False, [4.0] * 8, "")
+    assert log.count("python -m sparkdl.compiled") == 1
+    (on, loaded, total, where), log = run("ready", NUMBA_CACHE_DIR=str(tmp_path))
+    assert (on, loaded, total) == (True, True, [4.0] * 8)
+    assert Path(str(where)).parent == tmp_path
+    assert not log
+    made = {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.nb?")}
+    assert made
+    assert run(NUMBA_CACHE_DIR=str(tmp_path))[0][0] is True
+    assert {f: f.stat().st_mtime_ns for f in tmp_path.rglob("*.nb?")} == made
+    assert run(NUMBA_CACHE_DIR=str(tmp_path), SPARKDL_COMPILED="0")[0][:2] == [False, False]
+
+
+def test_on_request_kernels_are_compiled_when_needed(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    assert run(NUMBA_CACHE_DIR=str(tmp_path), SPARKDL_COMPILED="1")[0] == [True, True, [4.0] * 8, ""]
+    assert list(tmp_path.rglob("norm._sums*.nbc"))
+
+
+def test_without_numba_the_log_says_what_to_install(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr(twins, "find_spec", lambda name: None)
+        patch.setenv("SPARKDL_COMPILED", "auto")
+        assert not twins._decided.__wrapped__()
+        assert "sparkdl-train[fast]" in caplog.text
+        patch.setenv("SPARKDL_COMPILED", "yes")
+        with pytest.raises(ValueError, match="SPARKDL_COMPILED=yes: it is auto"):
+            twins._decided.__wrapped__()
+
+
+def test_where_nothing_can_be_written_machine_code_goes_to_the_cache_or_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setattr(store, "__file__", str(blocked / "store.py"))  # no folder can be made below a file
+    monkeypatch.setattr(store.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(store, "folders", store.folders.__wrapped__)
+    find = store.writable.__wrapped__
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert find().parent == tmp_path / "cache" / "sparkdl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    private = find().parent
+    assert private == tmp_path / f"sparkdl-{os.getuid()}"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert find().parent == private
+    private.chmod(0o777)
+    assert find().parent != private
 
 
 def test_without_compiled_twins_numba_is_not_imported() -> None:

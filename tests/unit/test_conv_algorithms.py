@@ -103,7 +103,7 @@ def test_each_applies_where_it_can() -> None:
     assert not {"1x1", "stride", "dilation", "groups", "few-channels"} & applying["winograd4"]
 
 
-BOUNDS = {"im2row": 7e-7, "direct": 7e-7, "fft": 5e-7, "winograd2": 1e-6, "winograd4": 1.2e-5}
+BOUNDS = {"im2row": 7e-7, "direct": 7e-7, "fft": 5e-7, "winograd2": 1e-6, "winograd4": 1.5e-5}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

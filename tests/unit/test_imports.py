@@ -54,7 +54,10 @@ CONTRACT = "sparkdl.backends.base"
 
 FUNCTION_LINES, MODULE_LINES = 45, 320
 LONGER: dict[str, str] = {}  # "path" or "path:function" -> why it may be
-PRINTING = {"sparkdl/ml/cli.py": "what the jobs share: their messages, and the one that ends them"}
+PRINTING = {
+    "sparkdl/ml/cli.py": "what the jobs share: their messages, and the one that ends them",
+    "sparkdl/compiled/__main__.py": "a command",
+}
 
 
 class Import(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Real1, kernel, single_kernel, takes
 from sparkdl.ops.activation import Array
 from sparkdl.ops.fast import elementary
 from sparkdl.ops.fast.elementary import ONE
@@ -51,27 +51,27 @@ def silu_grad(x: Array, s: Array, dy: Array) -> Any:
 
 
 @kernel
-def _relu_grad(y: Array, dy: Array, dx: Array) -> None:
+def _relu_grad(y: Real1, dy: Real1, dx: Real1) -> None:
     zero = dy.dtype.type(0)  # of a plain 0 the result would be float64
     for i in range(y.size):
         dx[i] = dy[i] if y[i] > zero else zero
 
 
-@kernel
-def _sigmoid(x: Array, y: Array) -> None:
+@single_kernel
+def _sigmoid(x: Real1, y: Real1) -> None:
     for i in range(x.size):
         y[i] = elementary.sigmoid(x[i])
 
 
-@kernel
-def _silu(x: Array, y: Array, s: Array) -> None:
+@single_kernel
+def _silu(x: Real1, y: Real1, s: Real1) -> None:
     for i in range(x.size):
         share = elementary.sigmoid(x[i])
         s[i] = share
         y[i] = x[i] * share
 
 
-@kernel
-def _silu_grad(x: Array, s: Array, dy: Array, dx: Array) -> None:
+@single_kernel
+def _silu_grad(x: Real1, s: Real1, dy: Real1, dx: Real1) -> None:
     for i in range(x.size):
         dx[i] = dy[i] * s[i] * (ONE + x[i] * (ONE - s[i]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Real2, Real3, Real4, Real6, kernel, takes
 from sparkdl.ops.window import Array, Shape, Window
 
 __all__ = ["gather_rows", "scatter_rows"]
@@ -54,7 +54,7 @@ def _runs(win: Window, c: int) -> tuple[int, int]:
 
 @kernel
 def _gather(
-    lines: Array, oh: int, ow: int, kh: int, taps: int, run: int, sh: int, step: int, dh: int, dc: int, rows: Array
+    lines: Real3, oh: int, ow: int, kh: int, taps: int, run: int, sh: int, step: int, dh: int, dc: int, rows: Real2
 ) -> None:
     r = 0
     for n in range(len(lines)):
@@ -73,7 +73,7 @@ def _gather(
 
 
 @kernel
-def _gather_columns(seen: Array, columns: Array, sh: int, sw: int, dh: int, dw: int) -> None:
+def _gather_columns(seen: Real4, columns: Real6, sh: int, sw: int, dh: int, dw: int) -> None:
     kh, kw, c, _, oh, ow = columns.shape
     n, height, width = seen.shape[:3]
     planes = np.empty((c, height, width), seen.dtype)
@@ -98,7 +98,7 @@ def _gather_columns(seen: Array, columns: Array, sh: int, sw: int, dh: int, dw: 
 
 @kernel
 def _scatter(
-    rows: Array, oh: int, ow: int, kh: int, taps: int, run: int, sh: int, step: int, dh: int, dc: int, lines: Array
+    rows: Real2, oh: int, ow: int, kh: int, taps: int, run: int, sh: int, step: int, dh: int, dc: int, lines: Real3
 ) -> None:
     r = 0
     for n in range(len(lines)):

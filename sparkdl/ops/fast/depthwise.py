@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import inline, kernel, takes
+from sparkdl.compiled import Real3, Real4, inline, kernel, takes
 from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["depthwise", "depthwise_grad_data", "depthwise_grad_weights"]
@@ -53,7 +53,7 @@ def _within(start: int, dilation: int, kernel: int, size: int) -> tuple[int, int
 
 
 @kernel
-def _forward(x: Array, filters: Array, sh: int, sw: int, dh: int, dw: int, top: int, left: int, out: Array) -> None:
+def _forward(x: Real4, filters: Real3, sh: int, sw: int, dh: int, dw: int, top: int, left: int, out: Real4) -> None:
     n, oh, ow, channels = out.shape
     kh, kw, _ = filters.shape
     for image in range(n):
@@ -80,7 +80,7 @@ def _forward(x: Array, filters: Array, sh: int, sw: int, dh: int, dw: int, top: 
 
 
 @kernel
-def _weights(x: Array, dy: Array, sh: int, sw: int, dh: int, dw: int, top: int, left: int, total: Array) -> None:
+def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, dw: int, top: int, left: int, total: Real3) -> None:
     n, oh, ow, channels = dy.shape
     kh, kw, _ = total.shape
     sums = np.empty((kh, kw, channels), dy.dtype)  # of one image: fewer terms in the dtype of dy to a sum
@@ -105,7 +105,7 @@ def _weights(x: Array, dy: Array, sh: int, sw: int, dh: int, dw: int, top: int, 
 
 
 @kernel
-def _data(dy: Array, filters: Array, sh: int, sw: int, dh: int, dw: int, top: int, left: int, dx: Array) -> None:
+def _data(dy: Real4, filters: Real3, sh: int, sw: int, dh: int, dw: int, top: int, left: int, dx: Real4) -> None:
     n, oh, ow, channels = dy.shape
     kh, kw, _ = filters.shape
     for image in range(n):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Bool1, Real, Real1, kernel, takes
 from sparkdl.ops.dropout import Array
 
 __all__ = ["drop"]
@@ -23,6 +23,6 @@ def drop(x: Array, kept: Array, rate: float) -> Any:
 
 
 @kernel
-def _drop(x: Array, kept: Array, scale: float, y: Array) -> None:
+def _drop(x: Real1, kept: Bool1, scale: Real, y: Real1) -> None:
     for i in range(x.size):
         y[i] = x[i] * scale * kept[i]

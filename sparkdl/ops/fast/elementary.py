@@ -1,7 +1,5 @@
 """Elementary functions in float32 that LLVM turns into vector instructions, as parts of kernels.
 
-numba does not notice a change here in the kernels that it keeps: remove `__pycache__/*.nbi` after one.
-
 From the single precision routines of Cephes (Moshier 1992): within 3 units in the last place over the range in which
 results are neither 0 nor infinite; the exponential is 0 below e^-87 and infinite above e^88.
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Index1, Real2, kernel, takes
 from sparkdl.ops.embedding import Array
 
 __all__ = ["embed_grad"]
@@ -21,7 +21,7 @@ def embed_grad(dtable: Array, at: Array, drows: Array) -> Any:
 
 
 @kernel
-def _add(dtable: Array, at: Array, drows: Array) -> None:
+def _add(dtable: Real2, at: Index1, drows: Real2) -> None:
     for m in range(len(at)):
         target, row = dtable[at[m]], drows[m]
         for k in range(len(row)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel
+from sparkdl.compiled import Real1, single_kernel
 from sparkdl.ops.fast.elementary import HALF, ONE, TWO, exp
 from sparkdl.ops.gelu import LEAST_T, SINGLE, Array, exponent
 
@@ -23,7 +23,7 @@ def gelu(x: Array) -> Any:
     if x.dtype != np.float32:
         return NotImplemented
     y, cdf = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
-    _gelu(x.reshape(-1), tuple(map(np.float32, exponent(SINGLE))), y.reshape(-1), cdf.reshape(-1))
+    _gelu(x.reshape(-1), np.array(exponent(SINGLE), np.float32), y.reshape(-1), cdf.reshape(-1))
     return y, cdf
 
 
@@ -36,22 +36,23 @@ def gelu_grad(x: Array, cdf: Array, dy: Array) -> Any:
     return dx
 
 
-@kernel
-def _gelu(x: Array, p: Any, y: Array, cdf: Array) -> None:
+@single_kernel
+def _gelu(x: Real1, p: Real1, y: Real1, cdf: Real1) -> None:
+    p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 = p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9]
     for i in range(x.size):
         v = x[i]
         z = abs(v) * ROOT_HALF
         t = TWO / (TWO + z)
         u = max(t, LEAST) * SCALE - SHIFT
-        e = (((p[0] * u + p[1]) * u + p[2]) * u + p[3]) * u + p[4]
-        e = ((((e * u + p[5]) * u + p[6]) * u + p[7]) * u + p[8]) * u + p[9]
+        e = (((p0 * u + p1) * u + p2) * u + p3) * u + p4
+        e = ((((e * u + p5) * u + p6) * u + p7) * u + p8) * u + p9
         tail = exp(e - z * z) * t * HALF
         share = tail if v < 0 else ONE - tail
         cdf[i] = share
         y[i] = v * share
 
 
-@kernel
-def _gelu_grad(x: Array, cdf: Array, dy: Array, dx: Array) -> None:
+@single_kernel
+def _gelu_grad(x: Real1, cdf: Real1, dy: Real1, dx: Real1) -> None:
     for i in range(x.size):
         dx[i] = dy[i] * (cdf[i] + x[i] * exp(-HALF * x[i] * x[i]) * DENSITY)

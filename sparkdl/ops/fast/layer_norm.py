@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Double2, Real, Real1, Real2, kernel, takes
 from sparkdl.ops.layer_norm import Array
 
 __all__ = ["layer_norm", "layer_norm_grad"]
@@ -33,7 +33,7 @@ def layer_norm_grad(x: Array, dy: Array, gamma: Array, mean: Array, inv: Array) 
 
 
 @kernel
-def _forward(x: Array, gamma: Array, beta: Array, eps: float, y: Array, mean: Array, inv: Array) -> None:
+def _forward(x: Real2, gamma: Real1, beta: Real1, eps: Real, y: Real2, mean: Real2, inv: Real2) -> None:
     rows, width = x.shape
     zero, share = x.dtype.type(0), x.dtype.type(1) / x.dtype.type(max(1, width))
     for r in range(rows):
@@ -52,7 +52,7 @@ def _forward(x: Array, gamma: Array, beta: Array, eps: float, y: Array, mean: Ar
 
 
 @kernel
-def _backward(x: Array, dy: Array, gamma: Array, mean: Array, inv: Array, dx: Array, sums: Array) -> None:
+def _backward(x: Real2, dy: Real2, gamma: Real1, mean: Real2, inv: Real2, dx: Real2, sums: Double2) -> None:
     rows, width = x.shape
     zero, share = x.dtype.type(0), x.dtype.type(1) / x.dtype.type(max(1, width))
     dgamma, dbeta, h = np.empty(width, x.dtype), np.empty(width, x.dtype), np.empty(width, x.dtype)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Double1, Double2, Real1, Real2, kernel, takes
 from sparkdl.ops.norm import Array, fold, repeat, unfold
 
 __all__ = ["batch_norm", "batch_norm_grad", "batch_norm_grad_sums", "channel_sum", "moment_sums"]
@@ -71,7 +71,7 @@ def batch_norm_grad(x: Array, dy: Array, mean: Array, inv: Array, scale: Array, 
 
 
 @kernel
-def _sums(x: Array, total: Array) -> None:
+def _sums(x: Real2, total: Double1) -> None:
     rows, width = x.shape
     s = np.empty(width, x.dtype)
     for start in range(0, rows, ROWS):
@@ -85,7 +85,7 @@ def _sums(x: Array, total: Array) -> None:
 
 
 @kernel
-def _moments(x: Array, pivot: Array, sums: Array) -> None:
+def _moments(x: Real2, pivot: Real1, sums: Double2) -> None:
     rows, width = x.shape
     s, q = np.empty(width, x.dtype), np.empty(width, x.dtype)
     for start in range(0, rows, ROWS):
@@ -103,7 +103,7 @@ def _moments(x: Array, pivot: Array, sums: Array) -> None:
 
 
 @kernel
-def _normalise(x: Array, mean: Array, scale: Array, shift: Array, y: Array) -> None:
+def _normalise(x: Real2, mean: Real1, scale: Real1, shift: Real1, y: Real2) -> None:
     rows, width = x.shape
     for r in range(rows):
         row, out = x[r], y[r]
@@ -112,7 +112,7 @@ def _normalise(x: Array, mean: Array, scale: Array, shift: Array, y: Array) -> N
 
 
 @kernel
-def _slope_sums(x: Array, dy: Array, mean: Array, sums: Array) -> None:
+def _slope_sums(x: Real2, dy: Real2, mean: Real1, sums: Double2) -> None:
     rows, width = x.shape
     s, q = np.empty(width, x.dtype), np.empty(width, x.dtype)
     for start in range(0, rows, ROWS):
@@ -129,7 +129,7 @@ def _slope_sums(x: Array, dy: Array, mean: Array, sums: Array) -> None:
 
 
 @kernel
-def _slopes(x: Array, dy: Array, mean: Array, scale: Array, slope: Array, offset: Array, dx: Array) -> None:
+def _slopes(x: Real2, dy: Real2, mean: Real1, scale: Real1, slope: Real1, offset: Real1, dx: Real2) -> None:
     rows, width = x.shape
     for r in range(rows):
         row, d, out = x[r], dy[r], dx[r]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Byte4, Real4, kernel, takes
 from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["max_pool", "max_pool_grad"]
@@ -34,7 +34,7 @@ def max_pool_grad(dy: Array, at: Array, size: Pair, win: Window) -> Any:
 
 
 @kernel
-def _max(x: Array, kh: int, kw: int, sh: int, sw: int, top: int, left: int, y: Array, at: Array) -> None:
+def _max(x: Real4, kh: int, kw: int, sh: int, sw: int, top: int, left: int, y: Real4, at: Byte4) -> None:
     n, height, width, channels = x.shape
     for image in range(n):
         for h in range(y.shape[1]):
@@ -52,7 +52,7 @@ def _max(x: Array, kh: int, kw: int, sh: int, sw: int, top: int, left: int, y: A
 
 
 @kernel
-def _max_back(dy: Array, at: Array, kh: int, kw: int, sh: int, sw: int, top: int, left: int, dx: Array) -> None:
+def _max_back(dy: Real4, at: Byte4, kh: int, kw: int, sh: int, sw: int, top: int, left: int, dx: Real4) -> None:
     n, height, width, channels = dx.shape
     zero = dx.dtype.type(0)
     for image in range(n):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel
+from sparkdl.compiled import Real2, single_kernel
 from sparkdl.ops.fast.elementary import sigmoid, tanh
 from sparkdl.ops.recurrent import Array
 
@@ -30,8 +30,8 @@ def lstm_step_grad(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array
     return _lstm_grad(gates, c, squashed, dh, dc, dG)
 
 
-@kernel
-def _lstm(G: Array, a: Array, c: Array, new_c: Array, squashed: Array, h: Array) -> None:
+@single_kernel
+def _lstm(G: Real2, a: Real2, c: Real2, new_c: Real2, squashed: Real2, h: Real2) -> None:
     rows, units = c.shape
     for n in range(rows):
         gates, part, new, s, out, old = G[n], a[n], new_c[n], squashed[n], h[n], c[n]
@@ -49,8 +49,8 @@ def _lstm(G: Array, a: Array, c: Array, new_c: Array, squashed: Array, h: Array)
             out[k] = o[k] * s[k]
 
 
-@kernel
-def _lstm_grad(gates: Array, c: Array, squashed: Array, dh: Array, dc: Array, dG: Array) -> None:
+@single_kernel
+def _lstm_grad(gates: Real2, c: Real2, squashed: Real2, dh: Real2, dc: Real2, dG: Real2) -> None:
     rows, units = c.shape
     one = gates.dtype.type(1)
     for n in range(rows):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel
+from sparkdl.compiled import Real, Real1, Real2, single_kernel
 from sparkdl.ops.fast.elementary import ONE, ZERO, exp
 from sparkdl.ops.softmax import Array
 
@@ -54,8 +54,8 @@ def _rows(a: Array) -> Array:
     return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
 
 
-@kernel
-def _exponentials(S: Array, scale: Any, top: Array) -> None:
+@single_kernel
+def _exponentials(S: Real2, scale: Real, top: Real1) -> None:
     rows, width = S.shape
     for r in range(rows):
         row, total = S[r], ZERO
@@ -69,8 +69,8 @@ def _exponentials(S: Array, scale: Any, top: Array) -> None:
             row[k] *= share
 
 
-@kernel
-def _logarithms(z: Array, top: Array) -> None:
+@single_kernel
+def _logarithms(z: Real2, top: Real1) -> None:
     rows, width = z.shape
     for r in range(rows):
         row, total = z[r], ZERO
@@ -83,8 +83,8 @@ def _logarithms(z: Array, top: Array) -> None:
             row[k] -= rest
 
 
-@kernel
-def _slopes(S: Array, P: Array, scale: Any) -> None:
+@single_kernel
+def _slopes(S: Real2, P: Real2, scale: Real) -> None:
     rows, width = S.shape
     for r in range(rows):
         row, p, along = S[r], P[r], ZERO

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import kernel, takes
+from sparkdl.compiled import Real1, Real2, Real3, Real4, kernel, takes
 from sparkdl.ops.window import Array, Block, Window
 
 __all__ = ["gather_outputs", "narrow_filters", "scatter_inputs", "scatter_slopes", "widen_filters"]
@@ -61,7 +61,7 @@ def narrow_filters(dU: Array, G: Array) -> Any:
 
 
 @kernel
-def _widen(W: Array, G: Array, U: Array) -> None:
+def _widen(W: Real3, G: Real2, U: Real3) -> None:
     a, size = len(G), W.shape[2]
     e = np.empty((3, PIECE), W.dtype)
     for start in range(0, size, PIECE):
@@ -80,7 +80,7 @@ def _widen(W: Array, G: Array, U: Array) -> None:
 
 
 @kernel
-def _narrow(dU: Array, G: Array, dW: Array) -> None:
+def _narrow(dU: Real3, G: Real2, dW: Real3) -> None:
     a, size = len(G), dU.shape[2]
     dW[:] = 0
     e = np.empty((3, PIECE), dU.dtype)
@@ -103,7 +103,7 @@ def _narrow(dU: Array, G: Array, dW: Array) -> None:
 
 
 @kernel
-def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, planes: Array) -> None:
+def _inputs4(x: Real4, first: int, last: int, cols: int, top: int, left: int, planes: Real2) -> None:
     n, height, width, c = x.shape
     two, four, five = x.dtype.type(2), x.dtype.type(4), x.dtype.type(5)
     start = max(0, -left) * c  # of what lies inside, in a row of x
@@ -142,7 +142,7 @@ def _inputs4(x: Array, first: int, last: int, cols: int, top: int, left: int, pl
 
 
 @kernel
-def _outputs4(planes: Array, y: Array, b: Array) -> None:
+def _outputs4(planes: Real2, y: Real4, b: Real1) -> None:
     n, height, width, f = y.shape
     two, four = y.dtype.type(2), y.dtype.type(4)
     e = np.empty((4, 6, f), y.dtype)
@@ -172,7 +172,7 @@ def _outputs4(planes: Array, y: Array, b: Array) -> None:
 
 
 @kernel
-def _slopes4(dy: Array, planes: Array) -> None:
+def _slopes4(dy: Real4, planes: Real2) -> None:
     n, height, width, f = dy.shape
     two, four = dy.dtype.type(2), dy.dtype.type(4)
     e = np.empty((6, 4, f), dy.dtype)
@@ -202,7 +202,7 @@ def _slopes4(dy: Array, planes: Array) -> None:
 
 
 @kernel
-def _inputs2(x: Array, first: int, last: int, cols: int, top: int, left: int, planes: Array) -> None:
+def _inputs2(x: Real4, first: int, last: int, cols: int, top: int, left: int, planes: Real2) -> None:
     n, height, width, c = x.shape
     start = max(0, -left) * c  # of what lies inside, in a row of x
     size = max(0, min(width * c - start, (2 * cols + 2 - max(0, left)) * c))
@@ -236,7 +236,7 @@ def _inputs2(x: Array, first: int, last: int, cols: int, top: int, left: int, pl
 
 
 @kernel
-def _outputs2(planes: Array, y: Array, b: Array) -> None:
+def _outputs2(planes: Real2, y: Real4, b: Real1) -> None:
     n, height, width, f = y.shape
     e = np.empty((2, 4, f), y.dtype)
     over = np.empty(f, y.dtype)
@@ -259,7 +259,7 @@ def _outputs2(planes: Array, y: Array, b: Array) -> None:
 
 
 @kernel
-def _slopes2(dy: Array, planes: Array) -> None:
+def _slopes2(dy: Real4, planes: Real2) -> None:
     n, height, width, f = dy.shape
     e = np.empty((4, 2, f), dy.dtype)
     none = np.zeros(f, dy.dtype)
