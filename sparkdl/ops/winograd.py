@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from sparkdl.compiled import twin
+from sparkdl.ops.scratch import scratch
 from sparkdl.ops.window import Array, Block, Pads, Pair, Window, blocks, patch, windows
 
 __all__ = [
@@ -77,15 +78,18 @@ def winograd(x: Array, W: Array, win: Window, b: Array | None, m: int) -> Array:
 def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
     """x (N, H, W, C), dy (N, OH, OW, F) -> dW (3, 3, C, F)."""
     c, f = x.shape[3], dy.shape[3]
-    dU = np.zeros(((m + 2) ** 2, c, f), dy.dtype)
-    term = np.empty_like(dU)
+    shape = ((m + 2) ** 2, c, f)
+    dU, term = scratch("winograd_U", shape, dy.dtype), scratch("winograd_term", shape, dy.dtype)
     planes = _Planes(dy.shape, m, dy.dtype, (c, f))
-    for block, tiles in planes.blocks():
+    for i, (block, tiles) in enumerate(planes.blocks()):
         V, dM = planes.views(tiles)
         scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
         scatter_slopes(_part(dy, block, m), planes.buffers[1], m)
-        np.matmul(V.transpose(0, 2, 1), dM, out=term)
-        dU += term
+        np.matmul(V.transpose(0, 2, 1), dM, out=term if i else dU)
+        if i:
+            dU += term
+    if not len(x):
+        dU[:] = 0
     return narrow_filters(dU, G[m].astype(dy.dtype))
 
 
@@ -110,7 +114,7 @@ def _filter(x: Array, U: Array, size: Pair, pads: Pads, b: Array, m: int) -> Arr
 
 @twin("sparkdl.ops.fast.winograd")
 def widen_filters(W: Array, G: Array) -> Array:
-    """U = G W G^T: W (3, 3, C, F) -> U (a^2, C, F)."""
+    """U = G W G^T: W (3, 3, C, F) -> U (a^2, C, F), which the thread's next call may overwrite."""
     return _sandwich(G, W)
 
 
@@ -165,7 +169,9 @@ class _Planes:
         self.shape, self.widths, self.tiles = (n, -(-oh // m), -(-ow // m)), widths, (-(-oh // m), -(-ow // m))
         self.most = max(LEAST_TILES, BLOCK_ELEMENTS // ((m + 2) ** 2 * sum(widths)))
         largest = max((t for _, t in self.blocks()), default=0)
-        self.buffers = [np.empty(((m + 2) ** 2, largest * width + SKEW), dtype) for width in widths]
+        self.buffers = [
+            scratch(f"winograd_{i}", ((m + 2) ** 2, largest * width + SKEW), dtype) for i, width in enumerate(widths)
+        ]
 
     def blocks(self) -> Iterator[tuple[Block, int]]:
         """Images and rows of tiles of each block, and how many tiles that makes."""

@@ -15,6 +15,7 @@ import numpy as np
 from sparkdl.data import Handle, ShardReader, augment
 from sparkdl.nn import Array, Ctx
 from sparkdl.nn.model import Objective
+from sparkdl.train import memory
 from sparkdl.train.mixup import mixture
 from sparkdl.train.profile import Profile
 from sparkdl.train.task import Task
@@ -63,6 +64,7 @@ class ShardWorker:
         self._batches: Any = ()
         self.ready: Callable[[str], None] | None = None
         self.sync: Callable[[Array], None] | None = None
+        memory.hold()
 
     def gradient(self, params: Array, epoch: int, step: int, out: Array | None = None) -> Part:
         """Step vector of update `step` of `epoch` over this shard's rows of it; zeros where there are none.

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from sparkdl.errors import ConfigError
+from sparkdl.train import memory
 from sparkdl.train.callbacks import Callback, Callbacks
 from sparkdl.train.checkpoint import Checkpoints
 from sparkdl.train.interrupt import stop_on_interrupt
@@ -56,7 +57,10 @@ class Loop:
         """The frame of a fit: interrupts stop it, callbacks begin and, unless it fails, end, a last checkpoint."""
         with stop_on_interrupt(self.run):
             self.callbacks.begin(self.run)
-            yield
+            try:
+                yield
+            finally:
+                memory.release()
             if self.checkpoints is not None:
                 self.callbacks.collect(self.run)
                 self.checkpoints.finish(self.run)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import Real1, Real2, Real3, Real4, kernel, takes
+from sparkdl.ops.scratch import scratch
 from sparkdl.ops.window import Array, Block, Window
 
 __all__ = ["gather_outputs", "narrow_filters", "scatter_inputs", "scatter_slopes", "widen_filters"]
@@ -45,7 +46,7 @@ def widen_filters(W: Array, G: Array) -> Any:
     if not takes(W, G):
         return NotImplemented
     _, _, c, f = W.shape
-    U = np.empty((len(G) ** 2, c, f), W.dtype)
+    U = scratch("winograd_U", (len(G) ** 2, c, f), W.dtype)
     _widen(np.ascontiguousarray(W).reshape(3, 3, c * f), G, U.reshape(len(G), len(G), c * f))
     return U
 
