@@ -81,8 +81,7 @@ def _ours(entry: Any, x: Any, y: Any) -> Callable[[], object]:
     state = optimizer.init(params[:n])
 
     def step() -> None:
-        grad[:] = 0
-        sums, _ = model.accumulate(params, grad, x, y, None, nn.Ctx(train=True, rng=rng))
+        sums, _ = model.accumulate(params, grad, x, y, None, nn.Ctx(train=True, rng=rng), first=True)
         mean = grad[:n]
         mean /= sums.weight
         optimizer.step(params[:n], mean, state, LR, layout.trainable_segments)

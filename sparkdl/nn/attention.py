@@ -14,6 +14,7 @@ import numpy as np
 
 from sparkdl.nn.cost import Cost, sums_of_products, tree
 from sparkdl.nn.drawing import SideBySide
+from sparkdl.nn.gradients import add_product
 from sparkdl.nn.initializers import GlorotUniform, RandomNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import check_sequence, counted, marked, positive
@@ -103,11 +104,11 @@ class MultiHeadAttention(Layer):
         x, qkv, P, joined, keep = cache
         n, t, d = dy.shape
         drows = marked(dy, keep, 0).reshape(n * t, d)
-        g["Wo"][...] += joined.T @ drows
+        add_product(g["Wo"], joined.T, drows)
         dqkv = np.empty((n * t, 3 * d), x.dtype)
         dheads, (dq, dk, dv) = self._heads(drows @ p["Wo"].T, dy.shape)[0], self._heads(dqkv, dy.shape)
         attention_grad(qkv[0], qkv[1], qkv[2], P, dheads, dq, dk, dv)
-        g["W"][...] += x.T @ dqkv
+        add_product(g["W"], x.T, dqkv)
         if self.bias:
             g["bo"][...] += drows.sum(axis=0)
             g["b"][...] += dqkv.sum(axis=0)

@@ -13,6 +13,7 @@ import numpy as np
 
 from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.drawing import SideBySide
+from sparkdl.nn.gradients import add_product
 from sparkdl.nn.initializers import Zeros
 from sparkdl.nn.layer import Array, Initializer, Params, ParamSpec, Shape
 from sparkdl.ops.recurrent import gru, gru_grad, lstm, lstm_grad, rnn, rnn_grad
@@ -88,7 +89,7 @@ class ElmanCell(Cell):
     ) -> tuple[Array, State]:
         x, h = cache
         dG, dh = rnn_grad(h, p["U"], dy, dstate[0], keep)
-        g["U"][...] += _flat(h[:-1]).T @ _flat(dG)
+        add_product(g["U"], _flat(h[:-1]).T, _flat(dG))
         return _project_grad(x, dG, p, g, dx), (dh,)
 
 
@@ -116,7 +117,7 @@ class LSTMCell(Cell):
     ) -> tuple[Array, State]:
         x, gates, h, c, squashed = cache
         dG, dh, dc = lstm_grad(gates, p["U"], c, squashed, dy, dstate[0], dstate[1], keep)
-        g["U"][...] += _flat(h[:-1]).T @ _flat(dG)
+        add_product(g["U"], _flat(h[:-1]).T, _flat(dG))
         return _project_grad(x, dG, p, g, dx), (dh, dc)
 
 
@@ -180,7 +181,7 @@ def _project(x: Array, p: Params) -> Array:
 def _project_grad(x: Array, dG: Array, p: Params, g: Params, wanted: bool) -> Array:
     """dx if it is wanted; adds the gradients of W and b into g."""
     rows = _flat(dG)
-    g["W"][...] += _flat(x).T @ rows
+    add_product(g["W"], _flat(x).T, rows)
     if "b" in p:
         g["b"][...] += rows.sum(axis=0)
     if not wanted:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparkdl.nn.cost import Cost
+from sparkdl.nn.gradients import settle
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape, kind_of
 
 __all__ = ["Child", "Concat", "Container", "Residual", "Sequential", "run_backward", "run_forward"]
@@ -68,6 +69,7 @@ def run_backward(layer: Layer, p: Params, cache: Any, dy: Array, g: Params, ctx:
         return layer.backward(p, cache, dy, g, ctx)
     with ctx.span("backward"):
         dx = layer.backward(p, cache, dy, g, ctx)
+    settle(g)
     if ctx.ready is not None:
         ctx.ready(ctx.path)
     return dx

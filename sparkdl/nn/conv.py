@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl.nn.cost import Cost, sums_of_products
+from sparkdl.nn.gradients import add, add_product
 from sparkdl.nn.initializers import HeNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import NONE, PairLike, check_margin, image_window, one_of, out_size, positive
@@ -91,9 +92,12 @@ class Conv2D(Layer):
         if self.padding_mode != "zeros":
             win = win._replace(pads=NONE)
         algorithm = self._algorithm(x, win)
-        g["W"][...] += algorithm.grad_weights(x, dy, win, self.groups)
+        if _is_product(win) and self.groups == 1:
+            add_product(g["W"], x.reshape(-1, x.shape[3]).T, dy.reshape(-1, self.filters))
+        else:
+            add(g["W"], algorithm.grad_weights(x, dy, win, self.groups))
         if self.bias:
-            g["b"][...] += channel_sum(dy)
+            add(g["b"], channel_sum(dy))
         if not ctx.dx:
             return dy
         dx = algorithm.grad_data(dy, p["W"], (x.shape[1], x.shape[2]), win, self.groups)
@@ -113,3 +117,8 @@ class Conv2D(Layer):
                 f"Conv2D(groups={self.groups}): the channels must be a multiple of groups; samples are {in_shape}."
             )
         return win
+
+
+def _is_product(win: Window) -> bool:
+    """Whether the pixels as they lie are the rows of a matrix product."""
+    return win == Window((1, 1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparkdl.nn.cost import Cost, sums_of_products
+from sparkdl.nn.gradients import add, add_product
 from sparkdl.nn.initializers import GlorotUniform, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 
@@ -57,9 +58,9 @@ class Dense(Layer):
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
         x, dy = cache, _rows(dy)
-        g["W"][...] += _rows(x).T @ dy
+        add_product(g["W"], _rows(x).T, dy)
         if self.bias:
-            g["b"][...] += dy.sum(axis=0)
+            add(g["b"], dy.sum(axis=0))
         if not ctx.dx:
             return dy
         dx: Array = dy @ p["W"].T

@@ -55,7 +55,7 @@ class Embedding(Layer):
         if self.padding_idx is not None:
             kept = at != self.padding_idx
             at, drows = at[kept], drows[kept]
-        embed_grad(g["E"], at, drows)
+        embed_grad(g["E"][...], at, drows)
         return np.broadcast_to(np.zeros((), dy.dtype), cache.shape)
 
     def cost(self, in_shape: Shape) -> Cost:

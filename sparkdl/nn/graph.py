@@ -263,8 +263,8 @@ class _SharedBuffers:
             if isinstance(value, Mapping):
                 tree[key] = self._without(value, buffers, uses, f"{path}{key}/")
             elif path + key in buffers:
-                tree[key] = np.zeros_like(value)
-                self.moved.append((value, tree[key], uses))
+                tree[key] = np.zeros_like(value[...])
+                self.moved.append((value[...], tree[key], uses))
             else:
                 tree[key] = value
         return tree

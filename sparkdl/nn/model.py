@@ -11,6 +11,7 @@ import numpy as np
 
 from sparkdl.nn.activation import Sigmoid, Softmax
 from sparkdl.nn.containers import Sequential, run_backward, run_forward
+from sparkdl.nn.gradients import fresh, settle
 from sparkdl.nn.layer import Array, Ctx, Layer, Shape
 from sparkdl.nn.layout import Layout
 from sparkdl.nn.losses import Loss
@@ -90,21 +91,28 @@ class Model:
         w: Array | None,
         ctx: Ctx,
         objective: Objective | None = None,
+        first: bool = False,
     ) -> tuple[Sums, Array]:
         """Adds into grad (layout.size,) what `Layer.backward` defines for one batch; returns its sums and outputs z.
 
         x (N, *in_shape); y (N, ...) as the loss takes it; w (N,) sample weights or None for ones; z (N, *out_shape).
         `objective` stands in for the loss where training minimises another one than the model is judged by.
-        A batch of no rows changes nothing, though it goes the whole way where workers meet within the pass (ctx.sync).
+        With `first`, grad is what this batch gives: what stood there does not count. Otherwise a batch of no rows
+        changes nothing. One of no rows goes the whole way where workers meet within the pass (ctx.sync).
         """
         self._check_input(x)
         if len(x) == 0 and ctx.sync is None:
+            if first:
+                grad[: self.layout.size] = 0
             return Sums(0.0, 0.0, 0), np.zeros((0, *self.out_shape), params.dtype)
         p, g = self.layout.tree(params), self.layout.tree(grad)
+        if first:
+            g = fresh(g)
         z, cache = run_forward(self.net, p, x.astype(params.dtype, copy=False), ctx)
         with ctx.span("loss"):
             loss, weight, dz = (objective or self.loss)(z, y, w)
         run_backward(self.net, p, cache, dz, g, replace(ctx, dx=False))  # nothing stands before the input
+        settle(g)
         return Sums(loss, weight, len(x)), z
 
     def _check_input(self, x: Array) -> None:

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 BLOCK_ELEMENTS = 600_000  # of V and M of one block
-LEAST_TILES = 64  # rows that make a matrix product worth its call
+MOST_TILES = 256  # rows of a matrix product: as many as it has columns on both sides, up to so many
 SKEW = 24  # elements between the a^2 planes beyond their size: at powers of two apart they would share cache lines
 
 A = {
@@ -167,7 +167,7 @@ class _Planes:
     def __init__(self, shape: tuple[int, ...], m: int, dtype: np.dtype[np.float32], widths: tuple[int, ...]) -> None:
         n, oh, ow = shape[:3]
         self.shape, self.widths, self.tiles = (n, -(-oh // m), -(-ow // m)), widths, (-(-oh // m), -(-ow // m))
-        self.most = max(LEAST_TILES, BLOCK_ELEMENTS // ((m + 2) ** 2 * sum(widths)))
+        self.most = max(min(sum(widths), MOST_TILES), BLOCK_ELEMENTS // ((m + 2) ** 2 * sum(widths)))
         largest = max((t for _, t in self.blocks()), default=0)
         self.buffers = [
             scratch(f"winograd_{i}", ((m + 2) ** 2, largest * width + SKEW), dtype) for i, width in enumerate(widths)

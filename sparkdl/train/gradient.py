@@ -74,7 +74,7 @@ class ShardWorker:
         task, profile = self.task, Profile() if self.task.training.profile else None
         size = task.model.layout.size
         vec = np.empty(size + TAIL, params.dtype) if out is None else out
-        vec[:] = 0
+        vec[size:] = 0
         grad = vec[:size]
         acc = task.metrics.zeros()
         rng = np.random.default_rng((task.training.seed, DROPOUT, epoch, step, self.part))
@@ -82,6 +82,8 @@ class ShardWorker:
         loss = weight = data_s = 0.0
         rows = 0
         minibatches = self._minibatches(epoch, step)
+        if not minibatches:
+            grad[:] = 0
         with np.errstate(all="ignore"):  # what is not finite is judged once, after the reduction
             for i, index in enumerate(minibatches, 1):
                 if i == len(minibatches):
@@ -92,7 +94,7 @@ class ShardWorker:
                     x, objective = self._mixed(x, index, epoch)
                 data_s += time.perf_counter() - started
                 with ctx.span("compute"):
-                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx, objective)
+                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx, objective, first=i == 1)
                 with ctx.span("metrics"):
                     task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
                 loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
