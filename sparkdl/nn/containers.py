@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparkdl.nn.cost import Cost
+from sparkdl.nn.fused import OWNERS, chain
 from sparkdl.nn.gradients import settle
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, ParamSpec, Shape, kind_of
+from sparkdl.nn.norm import BatchNorm
 
 __all__ = ["Child", "Concat", "Container", "Residual", "Sequential", "run_backward", "run_forward"]
 
@@ -98,13 +100,13 @@ class Sequential(Container):
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[Any]]:
         caches = []
-        for name, layer in _named(self.layers):
+        for name, layer in self._chain():
             x, cache = run_forward(layer, p.get(name, {}), x, ctx.child(name))
             caches.append(cache)
         return x, caches
 
     def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
-        named = _named(self.layers)
+        named = self._chain()
         # Where nobody wants dx, the pass ends at the first layer that has parameters, and that one skips its own.
         first = 0 if ctx.dx else next((i for i, (name, _) in enumerate(named) if p.get(name)), len(named))
         for i in reversed(range(first, len(named))):
@@ -112,6 +114,9 @@ class Sequential(Container):
             inner = ctx.child(name, ctx.dx or i > first)
             dy = run_backward(layer, p.get(name, {}), cache[i], dy, g.get(name, {}), inner)
         return dy
+
+    def _chain(self) -> list[tuple[str, Layer]]:
+        return chain(self.layers, (*OWNERS, Residual))
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ class Residual(Container):
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[Any]]:
         ys, caches = zip(*(run_forward(f, p.get(k, {}), x, ctx.child(k)) for k, f in self._parts()), strict=True)
-        return ys[0] + (x if self.shortcut is None else ys[1]), list(caches)
+        other = x if self.shortcut is None else ys[1]
+        return np.add(ys[0], other, out=ys[0] if _owns(self.body) else None), list(caches)
 
     def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
         dxs = [
@@ -222,6 +228,13 @@ def _side_by_side(container: Container, in_shape: Shape) -> Cost:
     for _, layer, shape in container.children(in_shape):
         total = total.beside(layer.cost(shape))
     return total.then(container.own_cost(in_shape))
+
+
+def _owns(body: Layer) -> bool:
+    """Whether a body's y is a new array that no cache holds."""
+    while isinstance(body, Sequential) and body.layers:
+        body = body.layers[-1]
+    return isinstance(body, (*OWNERS, BatchNorm))
 
 
 def _checked(owner: Layer, layers: Any) -> tuple[Layer, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from sparkdl.nn.cost import Cost
 from sparkdl.nn.initializers import Ones, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
+from sparkdl.ops.activation import relu_grad
 from sparkdl.ops.norm import batch_norm, batch_norm_grad, batch_norm_grad_sums, mean_var, moment_sums
 
 __all__ = ["BatchNorm"]
@@ -61,6 +62,10 @@ class BatchNorm(Layer):
         return affine | {"mean": ParamSpec(c, Zeros(), trainable=False), "var": ParamSpec(c, Ones(), trainable=False)}
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, _Cache]:
+        return self.normalise(p, x, ctx)
+
+    def normalise(self, p: Params, x: Array, ctx: Ctx, relu: bool = False) -> tuple[Array, _Cache]:
+        """`forward`, followed by a ReLU if so asked."""
         running = p["mean"], p["var"]
         if x.ndim < 2 or x.shape[-1:] != running[0].shape:
             raise ValueError(f"BatchNorm expects x of shape (N, ..., {len(p['mean'])}); got {x.shape}.")
@@ -75,25 +80,31 @@ class BatchNorm(Layer):
             running = self._moved(running, mean, var, n)
         inv = 1 / np.sqrt(var + self.eps)
         gamma, beta = (p["gamma"], p["beta"]) if self.affine else (1, np.zeros_like(mean))
-        return batch_norm(x, mean, gamma * inv, beta), _Cache(x, mean, inv, running, n)
+        return batch_norm(x, mean, gamma * inv, beta, relu), _Cache(x, mean, inv, running, n)
 
     def backward(self, p: Params, cache: _Cache, dy: Array, g: Params, ctx: Ctx) -> Array:
+        return self.denormalise(p, cache, dy, g, ctx)
+
+    def denormalise(self, p: Params, cache: _Cache, dy: Array, g: Params, ctx: Ctx, relu: bool = False) -> Array:
+        """`backward`, of the ReLU that follows too if so asked."""
         x, mean, inv, running, n = cache
         for name, value in zip(("mean", "var"), running, strict=True):
             g[name][...] += len(x) * value
         dy = np.ascontiguousarray(dy)
-        sums = batch_norm_grad_sums(x, dy, mean)
+        scale, shift = (p["gamma"] * inv, p["beta"]) if self.affine else (inv, np.zeros_like(inv))
+        gate = (scale, shift) if relu else None
+        sums = batch_norm_grad_sums(x, dy, mean, gate)
         if self.affine:
             g["beta"][...] += sums[0]
             g["gamma"][...] += sums[1] * inv
         if not ctx.dx:
             return dy
-        scale = p["gamma"] * inv if self.affine else inv
         if not ctx.train:
+            dy = relu_grad(batch_norm(x, mean, scale, shift), dy) if relu else dy
             return batch_norm(dy, np.zeros_like(mean), scale, np.zeros_like(mean))
         if ctx.sync is not None:
             ctx.sync(sums.reshape(-1))  # a view: messages have one axis
-        return batch_norm_grad(x, dy, mean, inv, scale, sums, n)
+        return batch_norm_grad(x, dy, mean, inv, scale, sums, n, gate)
 
     def cost(self, in_shape: Shape) -> Cost:
         """In evaluation a factor and an addend for each channel, which all samples share."""

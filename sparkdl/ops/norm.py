@@ -29,6 +29,8 @@ __all__ = [
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+Gate = tuple[Array, Array]
+
 ROW_ELEMENTS = 1024  # pixels are taken together up to rows of this length: NumPy is slow on short ones
 BLOCK_ELEMENTS = 1 << 17  # a block and its temporaries stay in the cache
 
@@ -65,8 +67,8 @@ def mean_var(sums: Array, n: int) -> tuple[Array, Array]:
 
 
 @twin("sparkdl.ops.fast.norm")
-def batch_norm(x: Array, mean: Array, scale: Array, shift: Array) -> Array:
-    """y = (x - mean) scale + shift, in the dtype of x; mean, scale, shift (C,)."""
+def batch_norm(x: Array, mean: Array, scale: Array, shift: Array, relu: bool = False) -> Array:
+    """y = (x - mean) scale + shift, or with `relu` max(y, 0), in the dtype of x; mean, scale, shift (C,)."""
     wide = fold(x)
     y = np.empty_like(wide)
     m, a, b = (repeat(v, wide) for v in (mean, scale, shift))
@@ -74,21 +76,31 @@ def batch_norm(x: Array, mean: Array, scale: Array, shift: Array) -> Array:
         np.subtract(block, m, out=out)
         out *= a
         out += b
+        if relu:
+            np.maximum(out, 0, out=out)
     return y.reshape(x.shape)
 
 
 @twin("sparkdl.ops.fast.norm")
-def batch_norm_grad_sums(x: Array, dy: Array, mean: Array) -> Array:
-    """x, dy (N, ..., C), mean (C,) -> (2, C): the sums of dy and of dy (x - mean)."""
+def batch_norm_grad_sums(x: Array, dy: Array, mean: Array, relu: Gate | None = None) -> Array:
+    """x, dy (N, ..., C), mean (C,) -> (2, C): the sums of dy and of dy (x - mean).
+
+    After a ReLU, dy counts where (x - mean) scale + shift > 0 with (scale, shift) = relu.
+    """
     wide = fold(x)
     m, sums = repeat(mean, wide), np.zeros((2, wide.shape[1]))
+    gate = None if relu is None else [repeat(v, wide) for v in relu]
     for block, d in _blocks(wide, fold(dy)):
-        sums += d.sum(axis=0), np.einsum("rc,rc->c", block - m, d)
+        away = block - m
+        d = _gated(d, away, gate)
+        sums += d.sum(axis=0), np.einsum("rc,rc->c", away, d)
     return unfold(sums, x.shape[-1])
 
 
 @twin("sparkdl.ops.fast.norm")
-def batch_norm_grad(x: Array, dy: Array, mean: Array, inv: Array, scale: Array, sums: Array, n: int) -> Array:
+def batch_norm_grad(
+    x: Array, dy: Array, mean: Array, inv: Array, scale: Array, sums: Array, n: int, relu: Gate | None = None
+) -> Array:
     """The gradient of `batch_norm` where mean and var are those of the n values that gave `batch_norm_grad_sums`.
 
     dx = scale (dy - sum(dy) / n - (x - mean) inv^2 sum(dy (x - mean)) / n), inv = 1 / sqrt(var + eps) (C,)
@@ -98,11 +110,19 @@ def batch_norm_grad(x: Array, dy: Array, mean: Array, inv: Array, scale: Array, 
     dx = np.empty_like(wide)
     offset, slope = sums / max(1, n) * (np.ones_like(inv), inv**2)
     m, a, k, c = (repeat(v, wide) for v in (mean, scale, slope * scale, offset * scale))
+    gate = None if relu is None else [repeat(v, wide) for v in relu]
     for block, d, out in _blocks(wide, fold(dy), dx):
-        np.multiply(d, a, out=out)
-        out -= (block - m) * k
+        away = block - m
+        np.multiply(_gated(d, away, gate), a, out=out)
+        away *= k
+        out -= away
         out -= c
     return dx.reshape(x.shape)
+
+
+def _gated(d: Array, away: Array, gate: list[Array] | None) -> Array:
+    """d where away scale + shift > 0 with (scale, shift) = gate, else 0; all of d without a gate."""
+    return d if gate is None else d * (away * gate[0] + gate[1] > 0)
 
 
 def fold(x: Array) -> Array:

@@ -46,7 +46,7 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(direct, "BLOCK_ELEMENTS", 40)
         monkeypatch.setattr(fft, "BLOCK_ELEMENTS", 1)
         monkeypatch.setattr(winograd, "BLOCK_ELEMENTS", 1)
-        monkeypatch.setattr(winograd, "LEAST_TILES", 3)
+        monkeypatch.setattr(winograd, "MOST_TILES", 3)
 
 
 def problem(case: Case, rows: int = 3) -> Problem:
