@@ -25,10 +25,11 @@ class Neighbours(NamedTuple):
 class Topology(ABC):
     """A graph over `size` ranks for each step. Subclasses are frozen dataclasses and final.
 
-    `static`: the graph is the same in all steps.
+    `static`: the graph is the same in all steps. `rotational`: rank r's neighbours are rank 0's, r further on.
     """
 
     static: ClassVar[bool] = True
+    rotational: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)

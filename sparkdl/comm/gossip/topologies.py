@@ -32,6 +32,7 @@ NATURAL = {"within": Interval(0, inf, "[)", integer=True)}
 class Ring(Topology):
     """Both neighbours on a ring, or one message each way round: "right" sends to the next rank, "left" to the last."""
 
+    rotational: ClassVar[bool] = True
     direction: Literal["both", "left", "right"] = "both"
 
     def __post_init__(self) -> None:
@@ -71,6 +72,8 @@ class Star(Topology):
 class Full(Topology):
     """Everyone with everyone."""
 
+    rotational: ClassVar[bool] = True
+
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         return undirected(rank, size, range(size))
 
@@ -81,6 +84,8 @@ class Exponential(Topology):
 
     (Ying et al. 2021, arXiv:2110.13363.)
     """
+
+    rotational: ClassVar[bool] = True
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         shifts = [1 << k for k in range((size - 1).bit_length())]
@@ -94,6 +99,7 @@ class OnePeerExponential(Topology):
     (Assran et al. 2019, arXiv:1811.10792.)
     """
 
+    rotational: ClassVar[bool] = True
     static: ClassVar[bool] = False
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
@@ -123,7 +129,7 @@ class RandomOut(Topology):
 
     def __call__(self, step: int, rank: int, size: int) -> Neighbours:
         targets = _targets(self.seed, step, size, min(self.out, size - 1))
-        return directed(rank, size, targets[rank], (r for r, row in enumerate(targets) if rank in row))
+        return directed(rank, size, targets[rank], _sources(self.seed, step, size, len(targets[rank]))[rank])
 
 
 @dataclass(frozen=True)
@@ -177,3 +183,12 @@ def _targets(seed: int, step: int, size: int, out: int) -> tuple[tuple[int, ...]
         tuple((rank + 1 + s) % size for s in rng.choice(size - 1, out, replace=False).tolist()) if out else ()
         for rank in range(size)
     )
+
+
+@lru_cache(maxsize=64)
+def _sources(seed: int, step: int, size: int, out: int) -> tuple[tuple[int, ...], ...]:
+    sources: list[list[int]] = [[] for _ in range(size)]
+    for rank, row in enumerate(_targets(seed, step, size, out)):
+        for target in row:
+            sources[target].append(rank)
+    return tuple(map(tuple, sources))
