@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from sparkdl.simulate.cluster import ETHERNET, Cluster, Compute
 from sparkdl.simulate.collective import Collective
-from sparkdl.simulate.modes import AllReduce, AsyncGossip, Averaging, Gossip, Mode
+from sparkdl.simulate.gossip import AsyncGossip, Gossip
+from sparkdl.simulate.modes import AllReduce, Averaging, ThroughDriver
 from sparkdl.simulate.run import Report, Staleness, Throughput, simulate
 from sparkdl.simulate.server import ParameterServer
+from sparkdl.simulate.setting import Mode
 
 __all__ = [
     "ETHERNET",
@@ -21,6 +23,7 @@ __all__ = [
     "ParameterServer",
     "Report",
     "Staleness",
+    "ThroughDriver",
     "Throughput",
     "simulate",
 ]

@@ -16,7 +16,7 @@ from sparkdl.comm.schedules.base import Schedule, Step, planned
 from sparkdl.comm.transport.base import Array
 from sparkdl.simulate.cluster import Cluster
 
-__all__ = ["ROTATIONAL", "Row", "advance", "rotated_rows", "rows_of"]
+__all__ = ["ROTATIONAL", "Row", "advance", "rotated_rows", "rows_of", "shift_row"]
 
 ROTATIONAL: tuple[Schedule, ...] = (ring, segmented_ring)
 """Schedules whose rank r does what rank 0 does, with peers r further on, where the ranks' chunks are equal."""
@@ -56,6 +56,13 @@ def rotated_rows(schedule: Schedule, count: int, segment: int, itemsize: float, 
     for (send,), (recv,) in planned(schedule, 0, cluster.workers, count, segment):
         rows.append(row(send.peer, recv.peer, (send.stop - send.start) * itemsize, recv.how != "copy"))
     return rows
+
+
+def shift_row(shift: int, nbytes: float, cluster: Cluster) -> Row:
+    """Every rank sends a message to the one `shift` further on, which folds it in."""
+    ranks = np.arange(cluster.workers)
+    to, source = (ranks + shift) % cluster.workers, (ranks - shift) % cluster.workers
+    return _row(to, source, np.full(ranks.size, nbytes), np.full(ranks.size, True), cluster)
 
 
 def rows_of(plans: Sequence[tuple[Step, ...]], itemsize: float, cluster: Cluster) -> list[Row] | None:

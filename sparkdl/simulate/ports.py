@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from sparkdl.comm.schedules.base import Recv, Send, Step
 from sparkdl.comm.transport.base import Array
 from sparkdl.simulate.cluster import Cluster
 
-__all__ = ["Message", "Ports", "deliver", "play"]
-
-
-class Message(NamedTuple):
-    """`nbytes` from one rank to another."""
-
-    sender: int
-    receiver: int
-    nbytes: float
+__all__ = ["Ports", "play"]
 
 
 class Ports:
@@ -52,25 +43,6 @@ class Ports:
         self.into[b] = end + nbytes * gamma if reduced else end
         if self.shared and self.hosts[a] != self.hosts[b]:
             self.host_out[self.hosts[a]] = self.host_in[self.hosts[b]] = end
-
-
-def deliver(messages: Sequence[Sequence[Message]], cluster: Cluster, starts: Array) -> list[float]:
-    """When each rank, there from `starts` (P,) on, has sent and received all; row r holds what rank r sends.
-
-    A message that waits for its receiver holds up no other; of those that can begin at the same time, ranks send the
-    first of their rows first. Receivers take what comes, in any order, and fold it in.
-    """
-    ports = Ports(cluster, starts)
-    heap = [(ports.ready(m.sender, m.receiver), turn, m) for row in messages for turn, m in enumerate(row)]
-    heapq.heapify(heap)
-    while heap:
-        when, turn, message = heapq.heappop(heap)
-        sender, receiver, nbytes = message
-        if (start := ports.ready(sender, receiver)) > when:
-            heapq.heappush(heap, (start, turn, message))
-        else:
-            ports.carry(sender, receiver, start, nbytes, reduced=True)
-    return [max(out, into) for out, into in zip(ports.out, ports.into, strict=True)]
 
 
 def play(plans: Sequence[tuple[Step, ...]], itemsize: float, cluster: Cluster, starts: Array) -> list[float]:

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from sparkdl.comm.transport.base import Array
-from sparkdl.fields import COUNT, Interval
-from sparkdl.simulate.modes import Mode, Outcome, Setting
+from sparkdl.fields import COUNT, NATURAL
+from sparkdl.simulate.setting import Mode, Outcome, Setting
 
 __all__ = ["ParameterServer"]
 
@@ -23,26 +23,38 @@ class ParameterServer(Mode):
     """`servers` hold a part of the weights each, on ports of their own, and serve in order of arrival.
 
     A push of n bytes keeps the servers for n (beta + gamma) / servers seconds and its worker for alpha + n beta, a pull
-    for n beta / servers and alpha + n beta. A worker that has made c steps pulls once the slowest has made c - s: "bsp"
-    has s = 0, "ssp" `staleness`, "async" no limit.
+    for n beta / servers and alpha + n beta. There is one of each after every `window` local steps, its clock. A worker
+    at clock c pulls once the slowest has come to c - s: "bsp" has s = 0, "ssp" `staleness`, "async" no limit.
+
+    `backup` workers more than needed take part in "bsp": of P pushes the first P - backup make the update; what comes
+    later is dropped, and its worker pulls at once. Dropped steps do not count as made.
     """
 
     consistency: Literal["bsp", "ssp", "async"] = "async"
-    staleness: int = field(default=0, metadata={"within": Interval(0, inf, "[)", integer=True)})
+    staleness: int = field(default=0, metadata=NATURAL)
     servers: int = field(default=1, metadata=COUNT)
+    window: int = field(default=1, metadata=COUNT)
+    backup: int = field(default=0, metadata=NATURAL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.consistency not in ("bsp", "ssp", "async"):
             raise ValueError(f'ParameterServer(consistency={self.consistency!r}): it must be "bsp", "ssp" or "async".')
+        if self.backup and self.consistency != "bsp":
+            raise ValueError(
+                f"ParameterServer(backup={self.backup}): backup workers stand in for the slowest of a synchronous "
+                f'step. Take consistency "bsp", or none of them with {self.consistency!r}.'
+            )
 
     @property
     def lead(self) -> float:
-        """By how many steps a worker may be ahead of the slowest."""
+        """By how many clocks a worker may be ahead of the slowest."""
         return {"bsp": 0.0, "ssp": float(self.staleness), "async": inf}[self.consistency]
 
     def run(self, setting: Setting) -> Outcome:
-        return _Queue(self, setting).run()
+        needed = max(1, setting.cluster.workers - self.backup)
+        gate = _Rounds(needed) if self.consistency == "bsp" else _Clocks(setting.cluster.workers, self.lead)
+        return _Queue(self, setting, gate, needed).run()
 
 
 class _Pipe:
@@ -58,43 +70,38 @@ class _Pipe:
         return max(self.free, now + self.least_s)
 
 
-class _Queue:
-    """Workers' events in order of time, and how far each has come."""
+class _Rounds:
+    """Synchronous updates of the first `needed` pushes each."""
 
-    def __init__(self, mode: ParameterServer, setting: Setting) -> None:
-        (alpha, beta, gamma), n = setting.cluster.link, setting.nbytes
-        self.lead, self.setting, self.size = mode.lead, setting, setting.cluster.workers
-        self.pushing = _Pipe(alpha, n * (beta + gamma) / mode.servers, alpha + n * beta)
-        self.pulling = _Pipe(alpha, n * beta / mode.servers, alpha + n * beta)
-        self.clocks, self.seen = [0] * self.size, [0] * self.size
-        self.at_clock = [self.size, 0]  # how many workers have made so many steps
-        self.slowest = self.version = 0
+    def __init__(self, needed: int) -> None:
+        self.needed, self.round, self.waiting = needed, 0, list[int]()
+        self.at: dict[int, int] = {}  # the round whose weights a worker has
+
+    def push(self, rank: int) -> tuple[bool, list[int]]:
+        """Whether the push of `rank` counts, and who may pull now."""
+        if self.at.get(rank, 0) < self.round:
+            self.at[rank] = self.round
+            return False, [rank]
+        self.waiting.append(rank)
+        if len(self.waiting) < self.needed:
+            return True, []
+        ready, self.waiting = self.waiting, []
+        self.round += 1
+        self.at |= dict.fromkeys(ready, self.round)
+        return True, ready
+
+
+class _Clocks:
+    """Workers that may be `lead` clocks ahead of the slowest."""
+
+    def __init__(self, size: int, lead: float) -> None:
+        self.lead, self.slowest = lead, 0
+        self.clocks = [0] * size
+        self.at_clock = [size, 0]  # how many workers have come so far
         self.waiting: dict[float, list[int]] = {}  # by the clock of the slowest that they wait for
-        self.events: list[tuple[float, int, bool]] = []  # when, which worker, whether it has pushed (or computed)
-        self.seconds: list[Array] = []
 
-    def run(self) -> Outcome:
-        total = self.size * self.setting.steps
-        first = self.size * int(WARM_UP * self.setting.steps)
-        ends, staleness = [0.0], []
-        for rank in range(self.size):
-            self._compute(0.0, rank)
-        while self.version < total:
-            now, rank, pushed = heapq.heappop(self.events)
-            if not pushed:
-                heapq.heappush(self.events, (self.pushing.pass_through(now), rank, True))
-                continue
-            # What all have seen in step, they also apply in step.
-            staleness.append(self.version - self.seen[rank] if self.lead else 0)
-            ends.append(now)
-            for ready in self._push(rank):
-                self.seen[ready] = self.version
-                self._compute(self.pulling.pass_through(now), ready)
-        return Outcome(total - first, ends[-1] - ends[first], 2 * self.setting.nbytes, np.array(staleness[first:]))
-
-    def _push(self, rank: int) -> list[int]:
-        """Count the push of `rank`; returns those that may pull now."""
-        self.version += 1
+    def push(self, rank: int) -> tuple[bool, list[int]]:
+        """As `_Rounds.push`."""
         clock = self.clocks[rank] + 1
         self.clocks[rank] = clock
         if clock == len(self.at_clock):
@@ -109,9 +116,53 @@ class _Queue:
             self.waiting.setdefault(clock - self.lead, []).append(rank)
         else:
             ready.append(rank)
-        return ready
+        return True, ready
+
+
+class _Queue:
+    """Workers' events in order of time, and how far each has come."""
+
+    def __init__(self, mode: ParameterServer, setting: Setting, gate: _Rounds | _Clocks, needed: int) -> None:
+        (alpha, beta, gamma), n = setting.cluster.link, setting.nbytes
+        self.setting, self.size, self.gate, self.window = setting, setting.cluster.workers, gate, mode.window
+        self.pushes = -(-setting.steps // mode.window)  # of a worker, on average
+        self.needed, self.in_step = needed, mode.lead == 0
+        self.pushing = _Pipe(alpha, n * (beta + gamma) / mode.servers, alpha + n * beta)
+        self.pulling = _Pipe(alpha, n * beta / mode.servers, alpha + n * beta)
+        self.made, self.seen = [0] * self.size, [0] * self.size  # pushes of each worker, and the version it has
+        self.arrived = [0.0] * self.size
+        self.events: list[tuple[float, int, bool]] = []  # when, which worker, whether it has pushed (or computed)
+        self.seconds: list[Array] = []
+        self.waited, self.sent = 0.0, 0
+
+    def run(self) -> Outcome:
+        total, first = self.needed * self.pushes, self.needed * int(WARM_UP * self.pushes)
+        ends, staleness = [0.0], list[int]()
+        for rank in range(self.size):
+            self._compute(0.0, rank)
+        while len(staleness) < total:
+            now, rank, pushed = heapq.heappop(self.events)
+            if not pushed:
+                heapq.heappush(self.events, (self.pushing.pass_through(now), rank, True))
+                continue
+            counts, ready = self.gate.push(rank)
+            self.arrived[rank], self.sent = now, self.sent + 1
+            if counts:
+                # What all have seen in step, they also apply in step.
+                staleness.append(0 if self.in_step else len(staleness) - self.seen[rank])
+                ends.append(now)
+            for other in ready:
+                self.waited += now - self.arrived[other]
+                self.seen[other] = len(staleness)
+                self._compute(self.pulling.pass_through(now), other)
+        made = (total - first) * self.window
+        sent = 2 * self.setting.nbytes * self.sent / (total * self.window)
+        waiting_s = self.waited / (self.sent * self.window)
+        return Outcome(made, ends[-1] - ends[first], sent, np.array(staleness[first:]), waiting_s)
 
     def _compute(self, now: float, rank: int) -> None:
-        if self.clocks[rank] == len(self.seconds):
-            self.seconds.extend(self.setting.draw(self.setting.steps))
-        heapq.heappush(self.events, (now + float(self.seconds[self.clocks[rank]][rank]), rank, False))
+        made, self.made[rank] = self.made[rank], self.made[rank] + 1
+        if made == len(self.seconds):
+            drawn = self.setting.draw(self.pushes * self.window)
+            self.seconds.extend(drawn.reshape(self.pushes, self.window, self.size).sum(axis=1))
+        heapq.heappush(self.events, (now + float(self.seconds[made][rank]), rank, False))
