@@ -162,7 +162,7 @@ class AllReducer:
     Made on all ranks at once: unless `algorithm` names one, they measure, race for up to `budget_s` seconds, and all
     take rank 0's table. `hosts` are the host names in rank order, by default the transport's. With `reproducible` the
     choice is among those that add up in one order (see `schedules.halving`), so that the bits of a sum depend on the
-    number of ranks alone. `table` is one that was found before.
+    number of ranks alone. `table` is one that was found before. `links` are those that were measured, if they were.
     """
 
     def __init__(
@@ -182,6 +182,7 @@ class AllReducer:
         if algorithm is not None and algorithm not in self.schedules:
             known = ", ".join(self.schedules)
             raise ValueError(f"no allreduce algorithm is called {algorithm!r} on these hosts; there are {known}")
+        self.links: Links | None = None
         self._free = algorithm is None
         if algorithm is not None or t.size == 1:
             self.table: tuple[Choice, ...] = (Choice(1 << 62, algorithm or "ring", SEGMENT_BYTES),)
@@ -230,6 +231,7 @@ class AllReducer:
             links = links._replace(arenas=layout)
         if reproducible:
             links = links._replace(names=frozenset(BUTTERFLIES if in_butterfly_order(layout) else BUTTERFLIES[:2]))
+        self.links = links
         times = race(t, self.schedules, lambda nbytes: runners(hosts, links, nbytes), budget_s)
         table = self._agreed(tabulate(hosts, links, times))
         if t.rank == 0:

@@ -5,8 +5,10 @@ All ranks measure at the same time, so that contention for cores and links shows
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from sparkdl.comm.collectives import Algorithm, allreduce, barrier
 from sparkdl.comm.cost import Link
 from sparkdl.comm.transport.base import Array, Transport
 
-__all__ = ["Entrant", "measure_link", "race"]
+__all__ = ["Entrant", "measure_link", "race", "save_links"]
 
 PROBE_BYTES = (8, 1 << 16, 1 << 20)
 QUICK_S = 2e-3  # a link that moves the middle probe in this time is worth the long one
@@ -44,6 +46,23 @@ def measure_link(t: Transport, rings: Sequence[Sequence[int]]) -> Link:
     nbytes = large if short < QUICK_S else middle
     moved, summed = _slowest(t, [_shift(t, ring, nbytes, 5), _add(nbytes, 3)])
     return Link(max(alpha, 1e-7), max(moved - alpha, 0.1 * moved, 1e-9) / nbytes, summed / nbytes)
+
+
+def save_links(path: str | Path, between: Link, within: Link | None = None) -> None:
+    """Write measured links, between hosts and within one, as `simulate.link_file` reads them: TOML, or JSON by name."""
+    tables = {
+        name: {"alpha_us": link.alpha * 1e6, "gbit_s": 8e-9 / link.beta, "gamma": link.gamma}
+        for name, link in (("between", between), ("within", within))
+        if link is not None
+    }
+    if str(path).endswith(".json"):
+        text = json.dumps(tables, indent=1)
+    else:
+        rows = (
+            f"[{name}]\n" + "".join(f"{key} = {value:.6g}\n" for key, value in t.items()) for name, t in tables.items()
+        )
+        text = "\n".join(rows)
+    Path(path).write_text(text, encoding="utf-8")
 
 
 def race(

@@ -14,12 +14,12 @@ from typing import Annotated, Any, get_type_hints
 from sparkdl.config.choices import SCHEMA
 from sparkdl.config.places import Where, show
 from sparkdl.config.schema import PATH, arms, slots, split
-from sparkdl.config.sections import Config
+from sparkdl.config.sections import Config, LinksConfig
 from sparkdl.errors import ConfigError
 
-__all__ = ["digest", "from_dict", "load", "to_dict"]
+__all__ = ["digest", "from_dict", "links_at", "load", "to_dict"]
 
-PLACES = ("checkpoint", "output")  # where a run writes does not change what it computes
+APART = ("checkpoint", "output", "simulate")  # what does not change what a run computes
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -47,17 +47,27 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 def digest(config: Config) -> str:
     """16 hexadecimal digits that tell configurations apart which train differently."""
-    tables = {name: table for name, table in to_dict(config).items() if name not in PLACES}
+    tables = {name: table for name, table in to_dict(config).items() if name not in APART}
     return hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _read(path: str | Path) -> dict[str, Any]:
+def links_at(path: str | Path) -> LinksConfig:
+    """The links in a TOML or JSON file. Errors: ConfigError naming file and key."""
+    table = _read(path, "JSON" if str(path).endswith(".json") else "TOML")
+    return SCHEMA.build(LinksConfig, table, Where(str(path)))
+
+
+def _read(path: str | Path, form: str = "TOML") -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))  # some editors begin with a byte order mark
+        text = Path(path).read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
+        table = json.loads(text) if form == "JSON" else tomllib.loads(text)
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror}.") from e
     except ValueError as e:  # syntax, or bytes that are not UTF-8
-        raise ConfigError(f"{path}: is not TOML: {e}.") from e
+        raise ConfigError(f"{path}: is not {form}: {e}.") from e
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: must be an object of keys; got {show(table)}.")
+    return table
 
 
 def _override(table: dict[str, Any], text: str) -> None:

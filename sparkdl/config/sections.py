@@ -6,21 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from sparkdl.comm.cost import Link
 from sparkdl.config.choices import ModelConfig
 from sparkdl.config.places import show
 from sparkdl.config.schema import PATH, Inline
 from sparkdl.data import DataSpec
-from sparkdl.fields import COUNT, POSITIVE, Interval
+from sparkdl.fields import COUNT, NON_NEGATIVE, POSITIVE, Interval
 from sparkdl.nn import Loss
 from sparkdl.nn.losses import SoftmaxCrossEntropy
 from sparkdl.optim import Adam, Constant, Optimizer, Schedule
+from sparkdl.simulate import Compute
 from sparkdl.strategies import Strategy, TreeAggregate
 from sparkdl.train.callbacks import BestModel, EarlyStopping, StopAtValue
 from sparkdl.train.metrics import Metric
 from sparkdl.train.monitor import Mode, direction
 from sparkdl.train.task import Training
 
-__all__ = ["CheckpointConfig", "Config", "DataConfig", "OutputConfig", "TrainingConfig"]
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "LinkConfig",
+    "LinksConfig",
+    "OutputConfig",
+    "SimulateConfig",
+    "TrainingConfig",
+]
 
 Count = Annotated[int, COUNT["within"]]
 Natural = Annotated[int, Interval(0, float("inf"), "[)", integer=True)]
@@ -110,6 +121,50 @@ class OutputConfig:
 
 
 @dataclass(frozen=True)
+class LinkConfig:
+    """A link: a message takes `alpha_us` microseconds and its bytes at `gbit_s` 10^9 bits a second.
+
+    `gamma` is the seconds that adding up a byte takes.
+    """
+
+    alpha_us: float = field(default=50.0, metadata=POSITIVE)
+    gbit_s: float = field(default=10.0, metadata=POSITIVE)
+    gamma: float = field(default=1e-10, metadata=NON_NEGATIVE)
+
+    @property
+    def link(self) -> Link:
+        """As the cost model has it."""
+        return Link(self.alpha_us * 1e-6, 8e-9 / self.gbit_s, self.gamma)
+
+
+@dataclass(frozen=True)
+class LinksConfig:
+    """A file of links: between hosts, and within one where that differs."""
+
+    between: LinkConfig
+    within: LinkConfig | None = None
+
+
+@dataclass(frozen=True)
+class SimulateConfig:
+    """[simulate]: the cluster that `python -m sparkdl simulate` supposes.
+
+    A worker's local step is one of `rows` rows, or of its share of `training.batch_size` (0), and takes `compute_s`, or
+    what it takes on this machine (0); the other keys of `simulate.Compute` spread that. `per_host` workers share a host
+    and its link, whose parameters stand here or in `link_file`. `steps` are played with the random numbers of `seed`.
+    """
+
+    compute_s: float = field(default=0.0, metadata=NON_NEGATIVE)
+    rows: Natural = 0
+    compute: Annotated[Compute, Inline(without=("seconds",))] = field(default_factory=Compute)
+    per_host: Count = 1
+    link: Annotated[LinkConfig, Inline()] = field(default_factory=LinkConfig)
+    link_file: Path | None = None
+    steps: Count = 20
+    seed: Natural = 0
+
+
+@dataclass(frozen=True)
 class Config:
     """A whole configuration, its text already turned into objects."""
 
@@ -122,3 +177,4 @@ class Config:
     strategy: Strategy = field(default_factory=TreeAggregate)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    simulate: SimulateConfig = field(default_factory=SimulateConfig)

@@ -50,7 +50,7 @@ class Compute:
     (garbage collection, a busy neighbour).
     """
 
-    seconds: float = field(metadata=POSITIVE)
+    seconds: float = field(default=1.0, metadata=POSITIVE)
     distribution: Literal["constant", "normal", "lognormal", "exponential"] = "constant"
     cv: float = field(default=0.1, metadata=NON_NEGATIVE)
     stragglers: int = field(default=0, metadata={"within": Interval(0, np.inf, "[)", integer=True)})

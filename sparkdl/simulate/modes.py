@@ -45,7 +45,8 @@ class AllReduce(Mode):
         if self.bucket_bytes is None:
             return self._best(setting).run(setting)
         buckets = math.ceil(setting.nbytes / self.bucket_bytes) if self.bucket_bytes else 1
-        return _overlapped(setting, self.algorithm, buckets)
+        # A bucket ends with a tensor.
+        return _overlapped(setting, self.algorithm, min(buckets, len(setting.segments) or buckets))
 
     def _best(self, setting: Setting) -> AllReduce:
         """With the size of buckets that takes least time; the smallest that differ count."""
@@ -61,19 +62,18 @@ class AllReduce(Mode):
 class Averaging(Mode):
     """Weights are averaged every `period` local steps, after the workers' shares have been told.
 
-    `vectors` more as long as the weights, such as an optimizer's slots, are averaged too. Staleness counts the steps
-    since the last meeting.
+    With `slots` the optimizer's are averaged too. Staleness counts the steps since the last meeting.
     """
 
     period: int = field(default=8, metadata=COUNT)
     algorithm: str = "ring"
     compressor: Compressor = field(default_factory=Uncompressed)
-    vectors: int = field(default=0, metadata=NATURAL)
+    slots: bool = False
 
     def run(self, setting: Setting) -> Outcome:
         cluster, nbytes = setting.cluster, setting.nbytes
         shares = Collective(self.algorithm, cluster, SMALL)
-        slots = [Collective(self.algorithm, cluster, nbytes)] * self.vectors
+        slots = [Collective(self.algorithm, cluster, nbytes)] * (setting.slots if self.slots else 0)
         return meetings(setting, [shares, *summing(setting, self.algorithm, self.compressor), *slots], self.period)
 
 
@@ -84,15 +84,18 @@ class ThroughDriver(Mode):
     The weights reach the hosts by a pipeline of blocks of 4 MiB: l (alpha + b beta) + (n - b) beta, l = ceil(log2(1 +
     hosts)), b the shorter of a block and the weights. Each level of the tree is a stage, which takes `stage_s` to start
     and in which a node takes in ceil(P^(1/depth)) vectors in turn, each in alpha + n (beta + 1 / bytes_per_s). Depth 0
-    is the best one.
+    is the best one. With `slots` the optimizer's vectors go both ways as well.
     """
 
+    stage_s: float = field(metadata=NON_NEGATIVE)
+    bytes_per_s: float = field(metadata=POSITIVE)
     period: int = field(default=1, metadata=COUNT)
     depth: int = field(default=0, metadata=NATURAL)
-    stage_s: float = field(default=0.1, metadata=NON_NEGATIVE)
-    bytes_per_s: float = field(default=120e6, metadata=POSITIVE)
+    slots: bool = False
 
     def run(self, setting: Setting) -> Outcome:
+        if self.slots:
+            setting = setting._replace(nbytes=setting.nbytes + setting.slots * setting.trainable * setting.itemsize)
         size, n, link, period = setting.cluster.workers, setting.nbytes, setting.cluster.link, self.period
         depths = [self.depth] if self.depth else range(1, max(1, (size - 1).bit_length()) + 1)
         depth = min(depths, key=lambda d: self._reduction_s(d, setting))

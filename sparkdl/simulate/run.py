@@ -52,13 +52,15 @@ def simulate(
     seed: int = 0,
     itemsize: int = 4,
     segments: Sequence[Segment] = (),
+    slots: int = 0,
 ) -> Report:
     """Play `steps` local steps per worker of `batch` samples each, with a vector of `nbytes`; same seed, same report.
 
-    itemsize, segments: of the vector's elements and its trainable tensors, which say how far a compressor gets. The
-    compressor's own time counts as none. No step overlaps with the communication before it.
+    itemsize, segments: of the vector's elements and its trainable tensors, which say how far a compressor gets; its own
+    time counts as none. slots: vectors of the optimizer, for modes that bring them together.
     """
-    outcome = mode.run(Setting(cluster, compute, nbytes, steps, np.random.default_rng(seed), itemsize, segments))
+    rng = np.random.default_rng(seed)
+    outcome = mode.run(Setting(cluster, compute, nbytes, steps, rng, itemsize, segments, slots))
     rate = outcome.worker_steps / outcome.seconds
     throughput = Throughput(
         samples_per_s=rate * batch,

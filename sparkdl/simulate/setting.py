@@ -19,7 +19,8 @@ __all__ = ["Mode", "Outcome", "Setting"]
 class Setting(NamedTuple):
     """What a mode runs on: `nbytes` is the vector's length, `steps` how many local steps a worker takes on average.
 
-    `segments` are the trainable tensors that a compressor meets, at the vector's beginning; without them it is one.
+    `segments` are the trainable tensors, at the vector's beginning; without them it is one. The optimizer keeps `slots`
+    vectors as long as they are.
     """
 
     cluster: Cluster
@@ -29,10 +30,11 @@ class Setting(NamedTuple):
     rng: np.random.Generator
     itemsize: int = 4
     segments: Sequence[Segment] = ()
+    slots: int = 0
 
     @property
     def trainable(self) -> int:
-        """Elements that a compressor meets."""
+        """Elements that an optimizer and a compressor meet."""
         return self.segments[-1].stop if self.segments else round(self.nbytes / self.itemsize)
 
     def draw(self, steps: int) -> Array:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sparkdl import simulate
 from sparkdl.comm import Transport, allreduce
 from sparkdl.comm.compress import Compressor, Uncompressed, break_even
 from sparkdl.fields import NON_NEGATIVE
@@ -72,6 +73,13 @@ class AllReduce(PeerStrategy):
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
         return _AllReduceSteps(self, peer)
+
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`; an optimizer in slices takes the two halves of a ring."""
+        if self.shard_optimizer:
+            return simulate.AllReduce("ring")
+        bucket_bytes = None if self.bucket_mb is None else self.bucket_mb * MIB
+        return simulate.AllReduce(self.algorithm, bucket_bytes, self.compressor)
 
 
 class _AllReduceSteps(PeerSteps):

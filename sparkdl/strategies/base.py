@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sparkdl.backends.base import Backend, Shards, Slots
+from sparkdl.simulate import Mode
 from sparkdl.train import Loop
 
 __all__ = ["Strategy"]
@@ -21,3 +22,6 @@ class Strategy(Protocol):
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task from where loop.run stands until the loop ends; the result is in loop.run."""
+
+    def simulated(self, workers: int) -> Mode:
+        """What this mode is to the simulator, on so many workers."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparkdl import simulate
 from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.comm.gossip import (
     Bipartite,
@@ -115,6 +116,10 @@ def _default(name: str) -> Any:
     """What a field of Gossip is unless it is given."""
     found = Gossip.__dataclass_fields__[name]
     return found.default if found.default_factory is MISSING else found.default_factory()
+
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`."""
+        return simulate.Gossip(self.topology, self.period, self.compressor, self.listen)
 
 
 class _GossipSteps(PeerSteps):

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparkdl import simulate
 from sparkdl.backends.base import Backend, Shards, Slots
 from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.fields import COUNT, NATURAL
@@ -23,6 +24,7 @@ from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
 from sparkdl.strategies.reducing import CompressedSum, check_algorithm, reducer_for
 from sparkdl.strategies.rounds import OUTER, RoundSteps
+from sparkdl.strategies.tree_aggregate import DRIVER_BYTES_PER_S, STAGE_S
 from sparkdl.train import TAIL, Loop, Step, apply_update
 from sparkdl.train.update import learning_rate
 
@@ -92,6 +94,13 @@ class ModelAveraging(PeerStrategy):
     def steps(self, peer: Peer) -> PeerSteps:
         """As `PeerStrategy.steps`."""
         return _AveragingSteps(self, peer)
+
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`, after `start_step`."""
+        if self.through == "driver":
+            return simulate.ThroughDriver(STAGE_S, DRIVER_BYTES_PER_S, self.period, slots=True)
+        averaged = self.optimizer_state == "average"
+        return simulate.Averaging(self.period, self.algorithm, self.compressor, slots=averaged)
 
 
 class _AveragingSteps(PeerSteps):

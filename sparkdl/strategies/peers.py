@@ -20,6 +20,7 @@ from sparkdl.comm.transport.auth import Identity
 from sparkdl.control import Coordinator
 from sparkdl.errors import ConfigError
 from sparkdl.fields import NATURAL, check_fields
+from sparkdl.simulate import Mode
 from sparkdl.strategies.base import Strategy
 from sparkdl.strategies.follow import Failure, Follower
 from sparkdl.strategies.peer import Peer, PeerSteps
@@ -64,6 +65,10 @@ class PeerStrategy(ABC):
     @abstractmethod
     def steps(self, peer: Peer) -> PeerSteps:
         """How this mode makes its steps on one rank. All ranks call it together."""
+
+    @abstractmethod
+    def simulated(self, workers: int) -> Mode:
+        """As `Strategy.simulated`."""
 
     def check(self, task: Task, workers: int) -> None:  # noqa: B027  # most modes go with any task
         """Before the launch: raise ConfigError, or warn, where the mode does not suit the task."""

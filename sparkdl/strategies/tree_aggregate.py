@@ -12,6 +12,7 @@ import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from sparkdl import simulate
 from sparkdl.backends.base import Backend, Remote, Shards, Slots
 from sparkdl.data import Handle
 from sparkdl.errors import ConfigError
@@ -42,6 +43,10 @@ class TreeAggregate:
     def plan(self, workers: int, slots: Slots) -> tuple[TreeAggregate, int]:
         """As `Strategy.plan`: tasks need not run at the same time."""
         return self, workers
+
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`."""
+        return simulate.ThroughDriver(STAGE_S, DRIVER_BYTES_PER_S, depth=self.depth)
 
     def train(self, loop: Loop, shards: Shards, backend: Backend) -> None:
         """Train loop.task over the shards, one job of the backend for each update and each evaluation."""

@@ -13,13 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkdl.config import SCHEMA, Config, Where, digest, from_dict, load, to_dict
+from sparkdl.comm.cost import Link
+from sparkdl.comm.measure import save_links
+from sparkdl.config import SCHEMA, Config, Where, digest, from_dict, links_at, load, to_dict
 from sparkdl.data import Flip, RandomCrop
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Dense, Flatten, Layer, Loss, ReLU, Sequential
 from sparkdl.nn.losses import MSE, Huber, SoftmaxCrossEntropy
 from sparkdl.nn.zoo import ZOO
 from sparkdl.optim import SGD, Adam, Clip, Constant, Cosine, Optimizer, Schedule, Step, WarmUp
+from sparkdl.simulate import Compute
 from sparkdl.strategies import TreeAggregate
 from sparkdl.train.callbacks import EarlyStopping, StopAtValue
 from sparkdl.train.metrics import Accuracy, Metric, TopK
@@ -111,6 +114,14 @@ resume = "older"
 [output]
 model = "model"
 history = "history.csv"
+
+[simulate]
+compute_s = 0.25
+distribution = "lognormal"
+cv = 0.3
+per_host = 4
+gbit_s = 25
+link_file = "links.toml"
 """
 
 
@@ -163,6 +174,10 @@ def test_everything_given(write, tmp_path: Path) -> None:
     assert (config.checkpoint.folder, config.checkpoint.every_steps) == (str(base / "checkpoints"), 100)
     assert config.checkpoint.resume == str(base / "older")
     assert (config.output.model, config.output.history) == (str(base / "model"), str(base / "history.csv"))
+    simulated = config.simulate
+    assert (simulated.compute_s, simulated.compute) == (0.25, Compute(distribution="lognormal", cv=0.3))
+    assert (simulated.per_host, simulated.link_file) == (4, str(base / "links.toml"))
+    assert simulated.link.link == pytest.approx(Link(50e-6, 8e-9 / 25, 1e-10))
 
 
 def test_defaults(write) -> None:
@@ -374,9 +389,8 @@ def test_digest_tells_what_trains_differently() -> None:
     base = from_dict(table())
     assert digest(base) == digest(from_dict(to_dict(base)))
     assert len(digest(base)) == 16
-    for section in ("checkpoint", "output"):
-        key = "folder" if section == "checkpoint" else "model"
-        assert digest(from_dict(table(**{section: {key: "x"}}))) == digest(base)
+    for section, given in (("checkpoint", {"folder": "x"}), ("output", {"model": "x"}), ("simulate", {"rows": 2})):
+        assert digest(from_dict(table(**{section: given}))) == digest(base)
     assert digest(from_dict(table(training={"seed": 1}))) != digest(base)
     assert digest(from_dict(table(optimizer={"name": "sgd"}))) != digest(base)
 
@@ -563,3 +577,30 @@ def test_type_confusion_is_taken_or_refused_in_a_sentence(tables: dict[str, Any]
         assert from_dict(to_dict(config)) == config
     assert message.startswith("c.toml: ")
     assert {f.name for f in fields(Config)} == set(tables)
+
+
+@pytest.mark.parametrize("name", ["links.toml", "links.json"])
+def test_links_are_read_as_a_measurement_writes_them(tmp_path: Path, name: str) -> None:
+    between, within = Link(40e-6, 1e-9, 2e-10), Link(3e-6, 1e-10, 2e-10)
+    for inner in (None, within):
+        save_links(tmp_path / name, between, inner)
+        found = links_at(tmp_path / name)
+        assert found.between.link == pytest.approx(between, rel=1e-5)
+        assert (found.within and found.within.link) == (inner and pytest.approx(inner, rel=1e-5))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("l.toml", "[within]\n", "between is required: a table."),
+        ("l.toml", "[between]\ngbits = 1\n", "unknown key between.gbits; did you mean between.gbit_s?"),
+        ("l.json", '{"between": {"alpha_us": 0}}', "between.alpha_us must be a number > 0; got 0."),
+        ("l.json", "[]", "must be an object of keys; got []."),
+        ("l.json", "between", "is not JSON: Expecting value: line 1 column 1 (char 0)."),
+    ],
+)
+def test_wrong_links(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError) as error:
+        links_at(tmp_path / name)
+    assert str(error.value) == f"{tmp_path / name}: {message}"

@@ -30,9 +30,10 @@ MAY_IMPORT = {
     "simulate": {"comm"},
     "train": {"nn", "optim", "comm", "data"},
     "backends": {"train", "comm", "data"},
-    "strategies": {"train", "comm", "control", "data", "nn", "optim", "backends"},
-    "config": {*FOUNDATIONS, "train", "strategies"},
-    "ml": {*FOUNDATIONS, "train", "backends", "strategies", "config"},
+    "strategies": {"train", "comm", "control", "simulate", "data", "nn", "optim", "backends"},
+    "config": {*FOUNDATIONS, "simulate", "train", "strategies"},
+    "__main__": {"config", "ml"},
+    "ml": {*FOUNDATIONS, "simulate", "train", "backends", "strategies", "config"},
     "lake": {*FOUNDATIONS, "train", "backends", "strategies", "config", "ml"},
 }
 # Libraries of others, by package; what stands in no row may be imported nowhere.

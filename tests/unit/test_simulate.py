@@ -26,8 +26,8 @@ from sparkdl.simulate import (
     ParameterServer,
     simulate,
 )
-from sparkdl.simulate.lockstep import ROTATIONAL, advance, rotated_rows, rows_of
 from sparkdl.simulate.delivery import Message, deliver
+from sparkdl.simulate.lockstep import ROTATIONAL, advance, rotated_rows, rows_of
 from sparkdl.simulate.ports import play
 
 N = 25e6
