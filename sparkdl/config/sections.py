@@ -151,7 +151,8 @@ class SimulateConfig:
 
     A worker's local step is one of `rows` rows, or of its share of `training.batch_size` (0), and takes `compute_s`, or
     what it takes on this machine (0); the other keys of `simulate.Compute` spread that. `per_host` workers share a host
-    and its link, whose parameters stand here or in `link_file`. `steps` are played with the random numbers of `seed`.
+    and its link, whose parameters stand here or in `link_file`. `steps` are played with the random numbers of `seed`,
+    more of them where few workers draw random times.
     """
 
     compute_s: float = field(default=0.0, metadata=NON_NEGATIVE)

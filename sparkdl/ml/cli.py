@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sparkdl.backends.spark_errors import own_error
 from sparkdl.errors import SparkdlError
 
-__all__ = ["INTERRUPT_CODE", "parser", "run_job", "session"]
+__all__ = ["INTERRUPT_CODE", "options", "parser", "run_job", "session"]
 
 INTERRUPT_CODE = 130  # as shells report a process that Ctrl-C ended
 
@@ -20,8 +20,13 @@ INTERRUPT_CODE = 130  # as shells report a process that Ctrl-C ended
 def parser(description: str) -> argparse.ArgumentParser:
     """An argument parser with the options that every job has."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--verbose", action="store_true", help="log in detail, and show errors with their traceback")
+    options(found)
     return found
+
+
+def options(found: argparse.ArgumentParser) -> None:
+    """Add the options that every job and command has."""
+    found.add_argument("--verbose", action="store_true", help="log in detail, and show errors with their traceback")
 
 
 def session(name: str) -> SparkSession:

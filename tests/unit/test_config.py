@@ -389,8 +389,8 @@ def test_digest_tells_what_trains_differently() -> None:
     base = from_dict(table())
     assert digest(base) == digest(from_dict(to_dict(base)))
     assert len(digest(base)) == 16
-    for section, given in (("checkpoint", {"folder": "x"}), ("output", {"model": "x"}), ("simulate", {"rows": 2})):
-        assert digest(from_dict(table(**{section: given}))) == digest(base)
+    for section, entry in (("checkpoint", {"folder": "x"}), ("output", {"model": "x"}), ("simulate", {"rows": 2})):
+        assert digest(from_dict(table(**{section: entry}))) == digest(base)
     assert digest(from_dict(table(training={"seed": 1}))) != digest(base)
     assert digest(from_dict(table(optimizer={"name": "sgd"}))) != digest(base)
 

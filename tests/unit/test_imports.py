@@ -58,6 +58,7 @@ LONGER: dict[str, str] = {}  # "path" or "path:function" -> why it may be
 PRINTING = {
     "sparkdl/ml/cli.py": "what the jobs share: their messages, and the one that ends them",
     "sparkdl/compiled/__main__.py": "a command",
+    "sparkdl/__main__.py": "a command's results",
 }
 
 
