@@ -41,12 +41,12 @@ def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
     This process is on the bridge too, at DRIVER, and not throttled.
     """
     hub = f"sparkdl-{os.getpid()}"
+    port = f"sdl{os.getpid()}"
     names = [f"{hub}-{i}" for i in range(count)]
     try:
         _ip(f"netns add {hub}")
         _ip(f"-n {hub} link add bridge type bridge")
         _ip(f"-n {hub} link set bridge up")
-        port = f"sdl{os.getpid()}"
         _ip(f"link add {port} type veth peer name driver netns {hub}")
         _ip(f"-n {hub} link set driver master bridge up")
         _ip(f"addr add {DRIVER}/16 dev {port}")
@@ -62,6 +62,8 @@ def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
                 _run(f"tc -n {where} qdisc add dev {device} root tbf rate {rate} burst {BURST} limit {QUEUE}")
         yield names
     finally:
+        # A namespace takes its devices with it in its own time; the next one's may have the same name.
+        subprocess.run(["ip", "link", "del", port], check=False, stderr=subprocess.DEVNULL)
         for name in [*names, hub]:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
 

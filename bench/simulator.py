@@ -1,0 +1,165 @@
+"""The simulator beside real fits of 2 to 8 processes: seconds of a step, measured and simulated.
+
+python bench/simulator.py [--rate 200mbit] [--processes 2 4 8] [--modes NAME ...] [--json FILE]
+
+Each process is a host of its own, a network namespace whose link has the given rate (needs root). A local step sleeps,
+for as long each time or for random times, so that the machine's few cores are not what is measured. The links are
+measured on the same networks, the local step by a fit on one process; nothing else is given to the simulator.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import pyarrow as pa
+from _networks import CIDR, DRIVER, Enter, can_throttle, throttled_hosts
+from _sleeper import Sleeper, step_starts
+from report import Row, arguments, report
+
+from sparkdl.backends import ProcessBackend
+from sparkdl.comm import TransportOptions, connect
+from sparkdl.comm.measure import measure_link, save_links
+from sparkdl.config import links_at
+from sparkdl.data import DataSpec, synthetic
+from sparkdl.ml import fit
+from sparkdl.nn import Dense, Sequential
+from sparkdl.optim import SGD
+from sparkdl.simulate import Cluster, Compute, simulate
+from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, Strategy
+from sparkdl.train import Training
+
+SPEC = DataSpec(features=("features",), label="label")
+BALLAST = 500_000  # parameters: 2 MB
+SLEEP_S = 0.1
+ROWS = 16  # of a local step: no process is ever without one
+WARM_UP, STEPS = 8, 64
+CLOSE = 0.1
+TCP: Any = {"network": TransportOptions(shared_memory=False)}
+
+MODES: dict[str, Strategy] = {
+    "allreduce": AllReduce(bucket_mb=0, **TCP),
+    "allreduce, ring": AllReduce("ring", bucket_mb=0, **TCP),
+    "model_averaging": ModelAveraging(period=4, **TCP),
+    "gossip": Gossip(**TCP),
+}
+TIMES = {"constant": Compute(SLEEP_S), "lognormal": Compute(SLEEP_S, "lognormal", cv=0.5)}
+
+
+def measured(strategy: Strategy, compute: Compute, backend: ProcessBackend, processes: int, data: pa.Table) -> float:
+    """Seconds of a step of a real fit, once it has warmed up; the mean over its processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        net = Sequential([Sleeper(compute, BALLAST, folder), Dense(2)])
+        training = Training(epochs=1, batch_size=ROWS * processes, steps_per_epoch=WARM_UP + STEPS + 1)
+        fit(
+            data,
+            net,
+            SPEC,
+            optimizer=SGD(0.01),
+            training=training,
+            strategy=strategy,
+            workers=processes,
+            master=backend,
+        )
+        return mean((starts[-1] - starts[WARM_UP]) / (len(starts) - 1 - WARM_UP) for starts in step_starts(folder))
+
+
+def measure(hosts: list[str], folder: Path) -> Path:
+    """The file of links that processes on these hosts measure."""
+    context = multiprocessing.get_context("spawn")
+    path, secret = folder / f"links-{len(hosts)}.toml", secrets.token_bytes(32)
+    ranks = [
+        context.Process(target=_measure, args=(rank, tuple(hosts), folder, secret, path)) for rank in range(len(hosts))
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    return path
+
+
+def _measure(rank: int, hosts: tuple[str, ...], folder: Path, secret: bytes, path: Path) -> None:
+    Enter(hosts)(rank)
+    options = TransportOptions(shared_memory=False, cidr=CIDR)
+    with connect(rank, len(hosts), _by_files(folder, rank, len(hosts)), secret, job_id="links", options=options) as t:
+        link = measure_link(t, [range(len(hosts))])
+    if rank == 0:
+        save_links(path, link)
+
+
+def _by_files(folder: Path, rank: int, size: int) -> Callable[[str], list[str]]:
+    """The rendezvous: every rank writes its text to a file and reads the others'."""
+    turn = 0
+
+    def allgather(text: str) -> list[str]:
+        nonlocal turn
+        turn += 1
+        draft = folder / f"draft-{rank}"
+        draft.write_text(text)
+        draft.rename(folder / f"{size}-{turn}-{rank}")
+        paths = [folder / f"{size}-{turn}-{peer}" for peer in range(size)]
+        while not all(p.exists() for p in paths):
+            time.sleep(0.01)
+        return [p.read_text() for p in paths]
+
+    return allgather
+
+
+def compared(rate: str, processes: int, modes: list[str], alone_s: float, data: pa.Table, folder: Path) -> list[Row]:
+    """A row for each mode and kind of compute times, printed as they come."""
+    rows = []
+    with throttled_hosts(processes, rate) as hosts:
+        link = links_at(measure(hosts, folder)).between.link
+        print(
+            f"{processes} hosts: {1e6 * link.alpha:.0f} us, {8e-9 / link.beta:.3f} Gbit/s, {1e9 * link.gamma:.2f} ns/B"
+        )
+        backend = ProcessBackend(processes, Enter(tuple(hosts)), DRIVER)
+        for name in modes:
+            for kind, compute in TIMES.items():
+                real = measured(MODES[name], compute, backend, processes, data)
+                local = Compute(alone_s, compute.distribution, compute.cv * SLEEP_S / alone_s)
+                mode, nbytes = MODES[name].simulated(processes), 4 * (BALLAST + 18)
+                through = simulate(mode, Cluster(processes, link), local, nbytes, steps=4000).throughput
+                rows.append(Row(f"{name}, {kind}, {processes}", real, through.step_s, through.step_s / real, "s"))
+                print(f"  {rows[-1].name:<36} {real:8.4f} {through.step_s:8.4f} {rows[-1].ratio:6.3f}", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure, simulate and print."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--rate", default="200mbit", help="of the links, as tc understands it")
+    parser.add_argument("--processes", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=list(MODES), metavar="NAME")
+    args = parser.parse_args()
+    if not can_throttle():
+        sys.exit("throttled links need root, `ip` and `tc`")
+    data = pa.Table.from_batches(synthetic(ROWS * max(args.processes) * (WARM_UP + STEPS + 2), (8,), 2, seed=0))
+    alone_s = measured(AllReduce(bucket_mb=0), TIMES["constant"], ProcessBackend(1), 1, data)
+    print(f"a local step takes {1e3 * alone_s:.1f} ms; columns: seconds of a step measured, simulated, ratio")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [
+            row
+            for processes in args.processes
+            for row in compared(args.rate, processes, args.modes, alone_s, data, Path(folder))
+        ]
+    print()
+    report(rows, args.json)
+    worst = max(rows, key=lambda row: abs(row.ratio - 1))
+    within = sum(abs(row.ratio - 1) <= CLOSE for row in rows)
+    print(f"{within} of {len(rows)} within {CLOSE:.0%}; the farthest is {worst.name}, {worst.ratio:.3f}")
+
+
+if __name__ == "__main__":
+    main()
