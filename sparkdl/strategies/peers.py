@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 SLOTS_S = 60.0  # how long to wait for the slots of lost executors to come back
 POLL_S = 0.5
 MARGIN_BYTES = 1 << 20  # what a report may hold beside the run's own arrays
+OWN_VECTORS = 3  # a rank may have, like the parameters and beside slots: weights, two memories or public copies
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,12 @@ class PeerStrategy(ABC):
         if run.step_in_epoch == 0:
             run.epoch_metrics = loop.task.metrics.zeros()
         arrays = state_of(run, run.opt_state, run.strategy_state)
-        limit = (size + 2) * sum(
-            a.nbytes for a in arrays.values()
-        ) + MARGIN_BYTES  # every rank may have state of its own
+        # Every rank may have state of its own.
+        limit = (size + 2) * sum(a.nbytes for a in arrays.values()) + size * OWN_VECTORS * run.params.nbytes
         identity = Identity.of(size, size + 1, group.job_id, attempt, group.secret)
         here = replace(self.network, interface=None, cidr=None, route_to=backend.driver_host)
         with ExitStack() as stack:
-            coordinator = stack.enter_context(Coordinator(identity, here, limit))
+            coordinator = stack.enter_context(Coordinator(identity, here, limit + MARGIN_BYTES))
             job = PeerJob(
                 self,
                 replace(loop.task, info=shards.info),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ from reference import blobs, mlp
 from sparkdl import nn
 from sparkdl.backends import LocalBackend, Peers, Seat, Shards
 from sparkdl.comm import TransportOptions
+from sparkdl.comm.compress import DGC, Int8
+from sparkdl.comm.gossip import Ring
 from sparkdl.data import DataSpec
 from sparkdl.errors import TrainingError
 from sparkdl.ml import CheckpointPlan, TrainedModel, fit
-from sparkdl.optim import LAMB, SGD, Adam, Clip, Cosine, OnPlateau, Optimizer
-from sparkdl.strategies import AllReduce, Strategy, TreeAggregate
+from sparkdl.optim import LAMB, SGD, Adam, Clip, Cosine, OnPlateau, Optimizer, SlowMo
+from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, PeerStrategy, Strategy, TreeAggregate
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.train import BestModel, Callback, EarlyStopping, Run, StopAtValue, TimeBudget, Training
 
@@ -511,3 +513,18 @@ def test_a_rank_that_stands_still_before_its_first_word_is_missed() -> None:
     with pytest.raises(TrainingError, match=r"rank 2 was lost: it has not come within 1 s"):
         train(blobs(40), strategy, 3, master=OneStandsStill(3))
     assert time.monotonic() - started < 20  # threads do not hear the driver while they wait for each other
+
+
+MEMORIES = [
+    pytest.param(AllReduce(compressor=DGC(0.01)), id="dgc"),
+    pytest.param(Gossip(Ring(), compressor=Int8(feedback=False)), id="compressed gossip"),
+    pytest.param(ModelAveraging(2, SlowMo(), compressor=DGC(0.01)), id="averaging"),
+]
+
+
+@pytest.mark.parametrize("strategy", MEMORIES)
+def test_the_driver_takes_what_ranks_remember_beside_the_run(strategy: PeerStrategy) -> None:
+    """Weights of 0.8 MB and an optimizer without slots: several memories a rank are most of what rank 0 reports."""
+    strategy, net = replace(strategy, max_restarts=0), nn.Sequential((nn.Dense(20_000), nn.Dense(3)))
+    model = train(blobs(40), strategy, 4, net, optimizer=SGD(0.001), training={"epochs": 1, "dtype": "float32"})
+    assert len(model.history) == 1
