@@ -99,6 +99,12 @@ class Gossip(PeerStrategy):
         except ValueError as e:
             raise ConfigError(f"strategy.topology: {e}") from e
 
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`."""
+        if self.asynchronous:
+            return simulate.AsyncGossip(Bipartite(self.seed))
+        return simulate.Gossip(self.topology, self.period, self.compressor, self.listen)
+
     def salvage(self, run: Run, words: Words) -> bool:
         """The others go on with their weights; who takes the place of the lost one begins at their mean."""
         words.count(run)
@@ -116,10 +122,6 @@ def _default(name: str) -> Any:
     """What a field of Gossip is unless it is given."""
     found = Gossip.__dataclass_fields__[name]
     return found.default if found.default_factory is MISSING else found.default_factory()
-
-    def simulated(self, workers: int) -> simulate.Mode:
-        """As `Strategy.simulated`."""
-        return simulate.Gossip(self.topology, self.period, self.compressor, self.listen)
 
 
 class _GossipSteps(PeerSteps):

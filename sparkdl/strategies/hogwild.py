@@ -18,6 +18,7 @@ import numpy as np
 from sparkdl.comm import Transport, allgather, barrier, broadcast
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Array
+from sparkdl.simulate import Mode
 from sparkdl.strategies.free import FreeSteps
 from sparkdl.strategies.peer import OWN, Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
@@ -41,6 +42,12 @@ class Hogwild(PeerStrategy):
 
     The history tells the staleness: by how many updates of others the weights had moved on between read and write.
     """
+
+    def simulated(self, workers: int) -> Mode:
+        """Errors: ConfigError."""
+        raise ConfigError(
+            'strategy.name = "hogwild" shares memory within a host and sends nothing: there is nothing to simulate.'
+        )
 
     def salvage(self, run: Run, words: Words) -> bool:
         """The weights are in the memory of whoever is left."""

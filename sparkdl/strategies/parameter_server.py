@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sparkdl import simulate
 from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.errors import ConfigError
 from sparkdl.fields import COUNT, NATURAL
@@ -91,6 +92,12 @@ class ParameterServer(PeerStrategy):
             raise ConfigError(
                 f"strategy.backup = {self.backup} of {workers} workers leaves none whose contribution counts."
             )
+
+    def simulated(self, workers: int) -> simulate.Mode:
+        """As `Strategy.simulated`."""
+        consistency = "bsp" if self.whole_clocks else self.consistency
+        servers = self.servers or workers
+        return simulate.ParameterServer(consistency, self.staleness, servers, self.window, self.backup)
 
     def salvage(self, run: Run, words: Words) -> bool:
         """As `PeerStrategy.salvage`."""
