@@ -1,7 +1,8 @@
 """Steps of workers that do not wait for one another: the minibatches of an epoch are dealt to whoever is free.
 
 With P workers and S steps an epoch is S P local minibatches, however they are spread: a worker that is three times as
-fast makes three times as many. Workers meet at the end of an epoch, and where a checkpoint is due.
+fast makes three times as many. Workers meet at the end of an epoch, and where a checkpoint is due. A team counts as one
+worker.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import numpy as np
 
 from sparkdl.backends.base import Place
 from sparkdl.comm import CommError, Transport
+from sparkdl.comm.transport.among import Among
 from sparkdl.strategies.peer import Peer, PeerSteps
+from sparkdl.strategies.team import Team
 from sparkdl.train import Part, Step, StepSums
 from sparkdl.train.update import learning_rate
 
@@ -95,15 +98,19 @@ class Service:
 class FreeSteps(PeerSteps):
     """`update` is one local step; how far the epoch has come is what all workers have been dealt, divided by P.
 
-    A worker goes through the minibatches of its own shard in their order, epoch after epoch, at its own pace.
+    A worker goes through the minibatches of its own shard in their order, epoch after epoch, at its own pace. Of a team
+    one asks the dealer, and all hear the answer.
     """
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, team: Team | None = None) -> None:
         super().__init__(peer)
+        self.team = team = team or Team(peer)
         rank, size = peer.comm.rank, peer.comm.size
-        places = [Place(rank, size + 1, (size,))] + ([Place(size, size + 1, ())] if rank == 0 else [])
-        self._dealer, *dealer = peer.meet("dealer", places)
-        self._service = Service(deal, dealer[0], "dealer") if dealer else None
+        places = [Place(rank, size + 1, (size,) if team.speaks else ())]
+        line, *dealer = peer.meet("dealer", places + ([Place(size, size + 1, ())] if rank == 0 else []))
+        circle = (*team.speakers, size)
+        self._dealer = Among(line, circle) if team.speaks else line
+        self._service = Service(deal, Among(dealer[0], circle), "dealer") if dealer else None
         self._base = self._made = peer.run.step
 
     @abstractmethod
@@ -116,7 +123,7 @@ class FreeSteps(PeerSteps):
         started = time.perf_counter()
         word, dealt = self._ask(boundary)
         peer.spent_s["exposed"] += time.perf_counter() - started
-        reached = self._base + dealt // peer.comm.size
+        reached = self._base + dealt // self.team.count
         if word is Word.TAKE:
             part, sums = self.update(*divmod(self._made, peer.task.steps_per_epoch))
             self._made += 1
@@ -133,16 +140,20 @@ class FreeSteps(PeerSteps):
     def close(self, error: BaseException | None = None) -> None:
         if error is not None:
             self._dealer.abort(f"{type(error).__name__}: {error}")
+        self.team.close(error)
         with suppress(CommError), self._dealer:  # where that has failed before, somebody has told already
-            self._dealer.isend(self.peer.comm.size, TAG, np.array([-1, 0])).wait()
+            if self.team.speaks:
+                self._dealer.isend(self.team.count, TAG, np.array([-1, 0])).wait()
         if self._service is not None:
             self._service.close()
 
     def _ask(self, boundary: int) -> Deal:
-        peer = self.peer
-        limit = (boundary - self._base) * peer.comm.size
-        self._dealer.isend(peer.comm.size, TAG, np.array([limit, peer.wish is not None])).wait()
-        self._dealer.recv(peer.comm.size, TAG, answer := np.empty(2, np.int64))
+        team, answer = self.team, np.empty(2, np.int64)
+        if team.speaks:
+            limit = (boundary - self._base) * team.count
+            self._dealer.isend(team.count, TAG, np.array([limit, self.peer.wish is not None])).wait()
+            self._dealer.recv(team.count, TAG, answer)
+        team.hand_on(answer)
         word, dealt = answer.tolist()
         return Deal(Word(word), dealt)
 

@@ -46,9 +46,14 @@ class ParameterServer(PeerStrategy):
     replicate: each server keeps a copy of the part of the one before it, and answers once its own copy is up to date:
     when a worker is lost, training goes on from what the others have, and no update is lost with a server.
 
-    training.clip_* clip the gradient of each worker. compressor: of what is pushed, with error feedback on the worker.
-    trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read in the order
-    in which they took effect. The history tells the staleness, by updates of others, and the pushes dropped.
+    group: so many consecutive workers act as one, the last group of those that are left; servers move as many times
+    fewer bytes. The members' gradients are added up, and the first of them pushes the sum, pulls, and hands on what it
+    gets. Between groups the consistency is as set; staleness, damping and backup count groups.
+
+    training.clip_* clip the gradient of each worker, or group. compressor: of what is pushed, with error feedback on
+    the worker. trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read
+    in the order in which they took effect. The history tells the staleness, by updates of others, and the pushes
+    dropped.
     """
 
     consistency: Literal["bsp", "ssp", "async"] = "ssp"
@@ -61,6 +66,7 @@ class ParameterServer(PeerStrategy):
     replicate: bool = False
     compressor: Compressor = field(default_factory=Uncompressed)
     trace: str = ""
+    group: int = field(default=1, metadata=COUNT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,9 +94,10 @@ class ParameterServer(PeerStrategy):
             raise ConfigError(f"strategy.servers = {self.servers}, but there are {workers} workers to serve on.")
         if self.replicate and (self.servers or workers) < 2:
             raise ConfigError("strategy.replicate keeps a copy on another server; there is only one. Take two or more.")
-        if self.backup >= workers:
+        teams, what = self._teams(workers), "workers" if self.group == 1 else f"groups of {self.group} workers"
+        if self.backup >= teams:
             raise ConfigError(
-                f"strategy.backup = {self.backup} of {workers} workers leaves none whose contribution counts."
+                f"strategy.backup = {self.backup} of {teams} {what} leaves none whose contribution counts."
             )
 
     def simulated(self, workers: int) -> simulate.Mode:
@@ -108,9 +115,10 @@ class ParameterServer(PeerStrategy):
         size = peer.comm.size
         settings = Settings(
             servers=self.servers or size,
+            group=self.group,
             local=self.update_on == "workers",
             window=self.window,
-            quorum=size - self.backup if self.whole_clocks else 0,
+            quorum=self._teams(size) - self.backup if self.whole_clocks else 0,
             lead=None if self.consistency == "async" else 0 if self.whole_clocks else self.staleness,
             damping=self.damping,
             replicate=self.replicate,
@@ -118,3 +126,6 @@ class ParameterServer(PeerStrategy):
             trace=self.trace,
         )
         return (FreeServerSteps if settings.lead is None else ClockSteps)(settings, peer)
+
+    def _teams(self, workers: int) -> int:
+        return -(-workers // self.group)

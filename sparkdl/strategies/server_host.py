@@ -15,15 +15,17 @@ import numpy as np
 from sparkdl.backends.base import Place
 from sparkdl.comm import CommError, allgather
 from sparkdl.comm.compress import Compressor, Uncompressed
+from sparkdl.comm.transport.among import Among
 from sparkdl.errors import TrainingError
 from sparkdl.nn import Array
 from sparkdl.strategies.free import Service
 from sparkdl.strategies.peer import Peer
 from sparkdl.strategies.reducing import MEMORY
 from sparkdl.strategies.server_desk import Desk, Neighbours
-from sparkdl.strategies.server_post import Servers
+from sparkdl.strategies.server_post import Answer, Servers
 from sparkdl.strategies.server_shard import Damping, Figures, OnArrival, Part, Replica, Shard, Update, WholeClocks
 from sparkdl.strategies.sharding import segments_within, slice_bounds
+from sparkdl.strategies.team import Team
 from sparkdl.train.update import rate_at
 
 __all__ = ["PART", "WHOLE", "Post", "Settings"]
@@ -41,6 +43,7 @@ class Settings:
     """
 
     servers: int
+    group: int
     local: bool
     window: int
     quorum: int
@@ -53,11 +56,12 @@ class Settings:
 
 class Post:
     """Takes this rank's places in the circle of P workers and m servers, the ranks P..P+m-1, of which rank P + k is a
-    thread of worker k. Slots of the optimizer are with the servers, unless workers update.
+    thread of worker k. Slots of the optimizer are with the servers, unless workers update. To servers a team is one
+    worker: one of its ranks has a line to them.
     """
 
-    def __init__(self, settings: Settings, peer: Peer) -> None:
-        self._settings, self._peer = settings, peer
+    def __init__(self, settings: Settings, peer: Peer, team: Team) -> None:
+        self._settings, self._peer, self._team = settings, peer, team
         layout, optimizer = peer.task.model.layout, peer.task.optimizer
         rank, size, m = peer.comm.rank, peer.comm.size, settings.servers
         whole = settings.compressor != Uncompressed()  # some compress matrices
@@ -66,11 +70,13 @@ class Post:
         self._segments = [segments_within(layout, part) for part in self._parts]
         ends = range(size, size + m)
         beside = tuple(ends) if settings.replicate else ()
-        places = [Place(rank, size + m, tuple(ends))] + ([Place(size + rank, size + m, beside)] if rank < m else [])
-        line, *own = peer.meet("servers", places)
+        places = [Place(rank, size + m, tuple(ends) if team.speaks else ())]
+        line, *own = peer.meet("servers", places + ([Place(size + rank, size + m, beside)] if rank < m else []))
+        circle = (*team.speakers, *ends)
+        line = Among(line, circle) if team.speaks else line
         dtype = peer.run.params.dtype
         seed = peer.task.training.seed
-        self.servers = Servers(line, size, self._bounds, settings.compressor, self._segments, seed, dtype)
+        self.servers = Servers(line, team.count, self._bounds, settings.compressor, self._segments, seed, dtype)
         self._take_memories()
         self._like = {} if settings.local else {name: slot.dtype for name, slot in peer.run.opt_state.items()}
         self.shard: Shard | None = None
@@ -79,13 +85,26 @@ class Post:
         if own:
             self.shard = self._shard(self._part(rank))
             if settings.replicate:
-                before, after = (size + (rank + shift) % m for shift in (-1, 1))
+                before, after = (team.count + (rank + shift) % m for shift in (-1, 1))
                 self._neighbours = Neighbours(before, after, Replica(self._part((rank - 1) % m)))
-            desk = Desk(size, self.shard, settings.compressor, self._neighbours)
-            self._service = Service(desk.serve, own[0], "server")
+            desk = Desk(team.count, self.shard, settings.compressor, self._neighbours)
+            self._service = Service(desk.serve, Among(own[0], circle), "server")
         if not settings.local:
             peer.run.opt_state = {}
         self._sent = 0
+
+    def push(self, vec: Array, clock: int, weight: float, rows: float) -> None:
+        """As `Servers.push`, where this rank speaks for its team."""
+        if self._team.speaks:
+            self.servers.push(vec, clock, weight, rows)
+
+    def pull(self, params: Array, clock: int, need: int, *, begins: bool, wish: bool = False) -> Answer:
+        """As `Servers.pull`, for the whole team."""
+        found = np.empty(2, np.int64)
+        if self._team.speaks:
+            found[:] = self.servers.pull(params, clock, need, begins=begins, wish=wish)
+        self._team.hand_on(found, params)
+        return Answer(int(found[0]), bool(found[1]))
 
     def optimizer_state(self) -> Mapping[str, Array]:
         """The optimizer's whole state on rank 0."""
@@ -102,7 +121,7 @@ class Post:
 
     def figures(self) -> dict[str, Any]:
         """Of the epoch: how stale the pushes were that counted, how many were dropped, what this rank has sent."""
-        comm, sent = self._peer.comm, self.servers.meter.sent_bytes
+        comm, sent = self._peer.comm, self.servers.meter.sent_bytes + self._team.sent_bytes
         found = Figures()
         if self.shard is not None:
             found, self.shard.figures = self.shard.figures, found
@@ -130,7 +149,7 @@ class Post:
         if self.shard is not None:
             found |= _named(self._peer.comm.rank, self.shard.part, self.shard.version)
         if self._neighbours is not None:
-            before = self._neighbours.before - self._peer.comm.size
+            before = self._neighbours.before - self._team.count
             found |= _named(before, self._neighbours.replica.part, self._neighbours.replica.version)
         return found
 
@@ -139,8 +158,10 @@ class Post:
         line = self.servers.meter
         if error is not None:
             line.abort(f"{type(error).__name__}: {error}")
+        self._team.close(error)
         with suppress(CommError), line:  # whoever has failed has told so
-            self.servers.bye()
+            if self._team.speaks:
+                self.servers.bye()
         if self._service is not None:
             self._service.close()
             if error is None:
@@ -157,7 +178,7 @@ class Post:
         return Part(params, buffers, slots, self._step_of(params, slots, self._segments[k]), previous)
 
     def _shard(self, part: Part) -> Shard:
-        settings, workers = self._settings, self._peer.comm.size
+        settings, workers = self._settings, self._team.count
         trace: Any = [] if settings.trace else None
         if settings.quorum:
             return WholeClocks(part, workers, trace, quorum=settings.quorum)

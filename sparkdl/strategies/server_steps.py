@@ -15,6 +15,7 @@ from sparkdl.strategies.free import FreeSteps
 from sparkdl.strategies.peer import Peer, PeerSteps
 from sparkdl.strategies.server_host import Post, Settings
 from sparkdl.strategies.server_salvage import AT, RECENT
+from sparkdl.strategies.team import Team
 from sparkdl.train import TAIL, Part, Step, StepSums, apply_update
 from sparkdl.train.update import learning_rate, nonfinite
 
@@ -22,10 +23,13 @@ __all__ = ["ClockSteps", "FreeServerSteps", "Settings"]
 
 
 class _Work:
-    """One worker's contributions: gradients, or, where workers update, changes over a window of updates."""
+    """One worker's contributions: gradients, or, where workers update, changes over a window of updates.
 
-    def __init__(self, settings: Settings, peer: Peer, post: Post) -> None:
-        self.settings, self.peer, self.post = settings, peer, post
+    Those of a team are added up: where they are pushed, or, where workers update, everywhere.
+    """
+
+    def __init__(self, settings: Settings, peer: Peer, post: Post, team: Team) -> None:
+        self.settings, self.peer, self.post, self.team = settings, peer, post, team
         layout = peer.task.model.layout
         self._n, self._size = layout.num_trainable, layout.size
         self._vec = np.empty(layout.size + TAIL, peer.run.params.dtype)
@@ -50,7 +54,9 @@ class _Work:
         """Train on one minibatch; pushes what is due. Counts run.step on."""
         peer, vec, started = self.peer, self._vec, time.perf_counter()
         part = peer.worker.gradient(peer.run.params, epoch, index, vec)
-        self.pushed_s = 0.0
+        met = time.perf_counter()
+        self.team.add(vec, everywhere=self.settings.local)
+        self.pushed_s = time.perf_counter() - met
         sums = self._updated(vec) if self.settings.local else self._pushed(vec)
         self.made += 1
         if self.settings.local and self.made == self.settings.window:
@@ -80,7 +86,7 @@ class _Work:
         task, run, n = self.peer.task, self.peer.run, self._n
         loss, weight, rows = vec[self._size : self._size + 3].tolist()
         lr, length = learning_rate(task, run), 0.0
-        if weight > 0:
+        if weight > 0 and self.team.speaks:
             grad, clip = vec[:n], task.training.clip
             if clip.value is None and clip.norm is None:
                 length = norm(grad) / weight
@@ -97,7 +103,7 @@ class _Work:
 
     def _push(self, vec: Array, weight: float, rows: float) -> None:
         started = time.perf_counter()
-        self.post.servers.push(vec, self.clock, weight, rows)
+        self.post.push(vec, self.clock, weight, rows)
         self.clock += 1
         self.pushed_s += time.perf_counter() - started
 
@@ -134,9 +140,10 @@ class ClockSteps(_ServerSteps):
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
         super().__init__(peer)
-        _take_slots(settings, peer)
-        self.post = Post(settings, peer)
-        self._settings, self._work = settings, _Work(settings, peer, self.post)
+        team = Team(peer, settings.group)
+        _take_slots(settings, peer, team)
+        self.post = Post(settings, peer, team)
+        self._settings, self._work = settings, _Work(settings, peer, self.post, team)
 
     def step(self, epoch: int, index: int) -> Step:
         peer, run, work, at = self.peer, self.peer.run, self._work, self.peer.run.step
@@ -161,7 +168,7 @@ class ClockSteps(_ServerSteps):
 
     def parameters(self) -> Array:
         """The weights with all that has been pushed."""
-        self.post.servers.pull(self.peer.run.params, self._work.clock, self._work.clock, begins=False)
+        self.post.pull(self.peer.run.params, self._work.clock, self._work.clock, begins=False)
         return self.peer.run.params
 
     def close(self, error: BaseException | None = None) -> None:
@@ -171,7 +178,7 @@ class ClockSteps(_ServerSteps):
         """Get the weights to go on from; whether to stop, and how many clocks the others have closed meanwhile."""
         work, wish = self._work, self.peer.wish is not None
         need = max(0, work.clock - (self._settings.lead or 0))
-        answer = self.post.servers.pull(self.peer.run.params, work.clock, need, begins=True, wish=wish)
+        answer = self.post.pull(self.peer.run.params, work.clock, need, begins=True, wish=wish)
         behind = answer.progress - work.clock if self._settings.quorum else 0
         work.clock += behind
         return answer.stop, behind
@@ -193,15 +200,15 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
     """Nobody waits; minibatches go to whoever is free."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
-        _take_slots(settings, peer)
-        super().__init__(peer)
-        self.post = Post(settings, peer)
-        self._settings, self._work = settings, _Work(settings, peer, self.post)
+        super().__init__(peer, Team(peer, settings.group))
+        _take_slots(settings, peer, self.team)
+        self.post = Post(settings, peer, self.team)
+        self._settings, self._work = settings, _Work(settings, peer, self.post, self.team)
 
     def update(self, epoch: int, index: int) -> tuple[Part, StepSums]:
         peer, work, met = self.peer, self._work, time.perf_counter()
         if work.made == 0 or not self._settings.local:
-            self.post.servers.pull(peer.run.params, work.clock, 0, begins=False)
+            self.post.pull(peer.run.params, work.clock, 0, begins=False)
             peer.spent_s["exposed"] += time.perf_counter() - met
             work.begin()
         return work.minibatch(epoch, index)
@@ -209,9 +216,9 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
     def parameters(self) -> Array:
         """The weights with all that has been pushed."""
         self._work.push_window()
-        pushed = np.array([self._work.clock])
+        pushed = np.array([self._work.clock if self.team.speaks else 0])
         self.allreduce(pushed)
-        self.post.servers.pull(self.peer.run.params, self._work.clock, int(pushed[0]), begins=False)
+        self.post.pull(self.peer.run.params, self._work.clock, int(pushed[0]), begins=False)
         return self.peer.run.params
 
     def close(self, error: BaseException | None = None) -> None:
@@ -219,9 +226,9 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
         super().close(error)
 
 
-def _take_slots(settings: Settings, peer: Peer) -> None:
-    """A worker that updates goes on with its own slots, where the number of workers is as it was."""
+def _take_slots(settings: Settings, peer: Peer, team: Team) -> None:
+    """Workers that update go on with their own slots, a team with one's, where there are as many ranks as before."""
     for name, slot in peer.run.opt_state.items():
         rows = peer.own.get(f"opt/{name}")
         if settings.local and rows is not None and len(rows) == peer.comm.size:
-            slot[...] = rows[peer.comm.rank]
+            slot[...] = rows[team.speaker]
