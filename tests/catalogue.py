@@ -570,6 +570,7 @@ STRATEGIES = [
     StrategyCase("parameter_server-bsp-1", ParameterServer("bsp", servers=1)),
     StrategyCase("parameter_server-ssp-0", ParameterServer("ssp", staleness=0)),
     StrategyCase("parameter_server-group", ParameterServer("bsp", group=2)),
+    StrategyCase("parameter_server-dedicated", ParameterServer("bsp", servers=1, dedicated=True)),
 ]
 
 # Modes whose workers differ between meetings: no plain loop gives their bits.
@@ -589,6 +590,7 @@ FREE = [
     StrategyCase("parameter_server-ssp", ParameterServer("ssp", staleness=1)),
     StrategyCase("parameter_server-async", ParameterServer("async")),
     StrategyCase("parameter_server-group-async", ParameterServer("async", group=2)),
+    StrategyCase("parameter_server-dedicated-async", ParameterServer("async", servers=1, dedicated=True)),
     StrategyCase("parameter_server-downpour", ParameterServer("async", update_on="workers", window=3)),
     StrategyCase("parameter_server-top_k", ParameterServer("async", servers=1, compressor=compress.TopK(0.3))),
 ]

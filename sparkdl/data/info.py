@@ -92,11 +92,16 @@ class DataInfo:
 
 
 def conclude(
-    handles: Sequence[Handle], packing: Packing, labels: LabelMap | None, preprocess: Preprocess | None
+    handles: Sequence[Handle],
+    packing: Packing,
+    labels: LabelMap | None,
+    preprocess: Preprocess | None,
+    spare: int = 0,
 ) -> DataInfo:
     """Judge what the tasks have found: the data of a fit, or a DataError.
 
-    handles: of all shards, in order. labels, preprocess: those of a model that is to be evaluated or trained further.
+    handles: of all shards, in order, of which the first `spare` were to stay empty. labels, preprocess: those of a
+    model that is to be evaluated or trained further.
     """
     stats = Stats()
     for handle in handles:
@@ -109,7 +114,7 @@ def conclude(
         raise DataError(f"all {sum(valid):,} rows are validation rows; none are left to train on. Check the split.")
     if not sum(valid) and (spec.valid_fraction or spec.valid_column):
         log.warning("none of the %s rows is a validation row", f"{sum(train):,}")
-    _warn_of_skew([t + v for t, v in zip(train, valid, strict=True)], spec)
+    _warn_of_skew([t + v for t, v in zip(train, valid, strict=True)], spec, spare)
     if preprocess is None and spec.standardize:
         assert stats.moments is not None
         preprocess = Preprocess.fit(spec.dtype, spec.scale, stats.moments, shape)
@@ -166,8 +171,8 @@ def _labels(stats: Stats, spec: DataSpec, labels: LabelMap | None) -> LabelMap:
     return labels
 
 
-def _warn_of_skew(rows: Sequence[int], spec: DataSpec) -> None:
-    share = sum(rows) / len(rows)
+def _warn_of_skew(rows: Sequence[int], spec: DataSpec, spare: int) -> None:
+    share = sum(rows) / (len(rows) - spare)
     part, most = max(enumerate(rows), key=lambda item: item[1])
     if most > SKEW * share and most > share + CHANCE * math.sqrt(share):
         log.warning(

@@ -54,8 +54,9 @@ def spool_local(
     valid: Iterable[pa.RecordBatch] | None = None,
     labels: LabelMap | None = None,
     preprocess: Preprocess | None = None,
+    spare: int = 0,
 ) -> LocalShards:
-    """Stream batches into `parts` shards in a new folder under `folder`.
+    """Stream batches into `parts` shards, of which the first `spare` stay empty, in a new folder under `folder`.
 
     valid: validation rows, where `spec` does not split them off. labels, preprocess: of a model to be evaluated or
     trained further; otherwise they are learnt. Memory: one batch and, over all shards, a few BATCH_BYTES.
@@ -70,20 +71,24 @@ def spool_local(
                 stack.enter_context(PartWriter(part, place, max(BATCH_BYTES // parts, 1 << 20)))
                 for part in range(parts)
             ]
-            packing, blocks = _pack(batches, spec, parts, None if valid is None else False)
+            packing, blocks = _pack(batches, spec, (parts, spare), None if valid is None else False)
             if valid is not None:
-                blocks = chain(blocks, _pack(valid, spec, parts, True, packing)[1])
+                blocks = chain(blocks, _pack(valid, spec, (parts, spare), True, packing)[1])
             for block in blocks:
                 writers[block.part].add(block)
             handles = tuple(writer.close() for writer in writers)
-        return LocalShards(handles, conclude(handles, packing, labels, preprocess), place)
+        return LocalShards(handles, conclude(handles, packing, labels, preprocess, spare), place)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
 
 
 def _pack(
-    batches: Iterable[pa.RecordBatch], spec: DataSpec, parts: int, valid: bool | None, like: Packing | None = None
+    batches: Iterable[pa.RecordBatch],
+    spec: DataSpec,
+    shards: tuple[int, int],
+    valid: bool | None,
+    like: Packing | None = None,
 ) -> tuple[Packing, Iterator[Block]]:
     stream = iter(batches)
     first = next(stream, None)
@@ -91,7 +96,8 @@ def _pack(
         raise DataError("the data have no rows. Check the path, the filter and the dates.")
     packing = resolve(spec, first.schema)
     packing = packing if like is None else alike(packing, like)
-    return packing, pack_batches(chain([first], stream), packing, parts, place=int(bool(valid)), valid=valid)
+    parts, spare = shards
+    return packing, pack_batches(chain([first], stream), packing, parts, int(bool(valid)), valid, spare)
 
 
 def read_path(path: str | os.PathLike[str], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -32,9 +32,14 @@ class Block(NamedTuple):
 
 
 def pack_batches(
-    batches: Iterable[pa.RecordBatch], packing: Packing, parts: int, place: int = 0, valid: bool | None = None
+    batches: Iterable[pa.RecordBatch],
+    packing: Packing,
+    parts: int,
+    place: int = 0,
+    valid: bool | None = None,
+    spare: int = 0,
 ) -> Iterator[Block]:
-    """Check rows and pack them for `parts` shards; the last block is the note.
+    """Check rows and pack them for `parts` shards, of which the first `spare` get none; the last block is the note.
 
     Packed rows have columns x (fixed-size bytes), y, w where there are weights, and h (uint64, the row's hash).
     place: number of the input partition, for messages. valid: the split of all rows; None leaves it to the packing.
@@ -49,7 +54,8 @@ def pack_batches(
             at += piece.num_rows
             if (packed := packer.pack(piece)) is not None:
                 rows, in_valid = packed
-                pending.append((rows, 2 * owner(rows.column("h").to_numpy(), parts) + in_valid))
+                shard = spare + owner(rows.column("h").to_numpy(), parts - spare)
+                pending.append((rows, 2 * shard + in_valid))
             if sum(r.nbytes for r, _ in pending) >= FLUSH_BYTES:
                 yield from _split(pending)
                 pending.clear()

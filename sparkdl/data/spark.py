@@ -108,8 +108,9 @@ def spool(
     valid_df: DataFrame | None = None,
     labels: LabelMap | None = None,
     preprocess: Preprocess | None = None,
+    spare: int = 0,
 ) -> SparkShards:
-    """Write the rows of df as `parts` shards into the executors' scratch space.
+    """Write the rows of df as `parts` shards, of which the first `spare` stay empty, into the executors' scratch space.
 
     valid_df: validation rows, where `spec` does not split them off. labels, preprocess: of a model to be evaluated or
     trained further; otherwise they are learnt.
@@ -121,14 +122,14 @@ def spool(
     rdd: RDD[Any] | None = None
     try:
         packing = packing_of(df, spec)
-        packed = _packed(df, packing, parts, None if valid_df is None else False)
+        packed = _packed(df, packing, parts, spare, None if valid_df is None else False)
         if valid_df is not None:
             second = alike(packing_of(valid_df, spec), packing)
-            packed = packed.unionAll(_packed(valid_df, second, parts, True))
+            packed = packed.unionAll(_packed(valid_df, second, parts, spare, True))
         shards = packed.repartitionById(parts, "part").mapInArrow(partial(_write_task, folder), HANDLES)
         rdd = shards.rdd.map(_handle).persist(StorageLevel.MEMORY_AND_DISK)
         handles = tuple(sorted(rdd.collect()))
-        info = conclude(handles, packing, labels, preprocess)
+        info = conclude(handles, packing, labels, preprocess, spare)
     except BaseException as e:
         # Before there are handles, as many tasks as there would have been shards come by most of their places.
         _clean(df.sparkSession.sparkContext.parallelize(range(parts), parts) if rdd is None else rdd, folder)
@@ -146,7 +147,7 @@ def spool(
     )
 
     def over(parts: int, labels: LabelMap | None, preprocess: Preprocess) -> SparkShards:
-        return spool(df, spec, parts, valid_df=valid_df, labels=labels, preprocess=preprocess)
+        return spool(df, spec, parts, valid_df=valid_df, labels=labels, preprocess=preprocess, spare=spare)
 
     return SparkShards(rdd, handles, info, folder, over)
 
@@ -186,12 +187,12 @@ def _columns(df: DataFrame, spec: DataSpec) -> DataFrame:
     return df.select(*(col(name).alias(f"c{i}") for i, name in enumerate(quoted)))
 
 
-def _packed(df: DataFrame, packing: Packing, parts: int, valid: bool | None) -> DataFrame:
-    return _columns(df, packing.spec).mapInArrow(partial(_pack_task, packing, parts, valid), BLOCKS)
+def _packed(df: DataFrame, packing: Packing, parts: int, spare: int, valid: bool | None) -> DataFrame:
+    return _columns(df, packing.spec).mapInArrow(partial(_pack_task, packing, parts, spare, valid), BLOCKS)
 
 
 def _pack_task(
-    packing: Packing, parts: int, valid: bool | None, batches: Iterator[pa.RecordBatch]
+    packing: Packing, parts: int, spare: int, valid: bool | None, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """First stage: rows -> blocks, several of which travel together where there are many shards."""
     context = TaskContext.get()
@@ -199,7 +200,7 @@ def _pack_task(
     held: list[Block] = []
     size = 0
     named = (pa.RecordBatch.from_arrays(batch.columns, packing.spec.columns) for batch in batches)
-    for block in pack_batches(named, packing, parts, context.partitionId(), valid):
+    for block in pack_batches(named, packing, parts, context.partitionId(), valid, spare):
         held.append(block)
         size += 0 if block.rows is None else block.rows.nbytes
         if size >= FLUSH_BYTES or block.note is not None:

@@ -104,13 +104,14 @@ def fit(
     if spec.label is None:
         raise ConfigError("Training needs targets: name their column in DataSpec.label (data.label).")
     strategy, workers = strategy.plan(workers, backend_of(data, workers, master).slots())
-    with spooled(data, spec, valid=valid, labels=labels, workers=workers, master=master) as (backend, shards):
-        info = shards.info
+    given: dict[str, Any] = {"labels": labels, "workers": workers, "master": master, "spare": strategy.spare}
+    with spooled(data, spec, valid=valid, **given) as (backend, shards):
+        info, training_workers = shards.info, len(shards.handles) - strategy.spare
         if scale_lr:
-            optimizer = replace(optimizer, lr=optimizer.lr * len(shards.handles))  # type: ignore[type-var]
+            optimizer = replace(optimizer, lr=optimizer.lr * training_workers)  # type: ignore[type-var]
         model, chosen = _model(net, loss, metrics, info)
         task = Task(uuid.uuid4().hex, model, optimizer, training, info, chosen, schedule or Constant())
-        _log_plan(task, len(shards.handles))
+        _log_plan(task, training_workers)
         if on_start is not None:
             on_start(task)
         run = Run(_first_weights(task, weights, backend), schedule_state=task.schedule.init())
@@ -136,7 +137,7 @@ def _model(net: Layer | Build, loss: Loss, metrics: Sequence[Metric], info: Data
 def _log_plan(task: Task, workers: int) -> None:
     info, training = task.info, task.training
     log.info(
-        "%s training and %s validation rows in %d shards; global batch %d, about %.4g rows a worker; %d updates an "
+        "%s training and %s validation rows for %d workers; global batch %d, about %.4g rows a worker; %d updates an "
         "epoch, %d epochs; %s parameters",
         f"{info.train_rows:,}",
         f"{info.valid_rows:,}",

@@ -42,23 +42,38 @@ def spooled(
     preprocess: Preprocess | None = None,
     workers: int = 0,
     master: Master | Backend = "threads",
+    spare: int = 0,
 ) -> Iterator[tuple[Backend, Shards]]:
     """The backend for these data and their shards on it, which are deleted when the context closes.
 
-    data, valid: Spark DataFrames, or pyarrow Tables or paths. workers: number of shards, 0 for one a slot.
+    data, valid: Spark DataFrames, or pyarrow Tables or paths. workers: number of shards, 0 for one a slot; the
+    first `spare` of them get no rows.
+
+    Errors: ConfigError where that leaves none to train.
     """
+    given: dict[str, Any] = {"labels": labels, "preprocess": preprocess, "spare": spare}
     if isinstance(data, DataFrame):
         from sparkdl.data.spark import spool
 
         parts = workers or data.sparkSession.sparkContext.defaultParallelism
-        with spool(data, spec, parts, valid_df=valid, labels=labels, preprocess=preprocess) as shards:
+        _check_spare(spare, parts)
+        with spool(data, spec, parts, valid_df=valid, **given) as shards:
             yield backend_of(data), shards
         return
     workers = workers or os.cpu_count() or 1
+    _check_spare(spare, workers)
     with tempfile.TemporaryDirectory(prefix="sparkdl-") as folder:
         batches, held_out = _batches(data), None if valid is None else _batches(valid)
-        with spool_local(batches, spec, workers, folder, valid=held_out, labels=labels, preprocess=preprocess) as local:
+        with spool_local(batches, spec, workers, folder, valid=held_out, **given) as local:
             yield backend_of(data, workers, master), local
+
+
+def _check_spare(spare: int, workers: int) -> None:
+    if spare >= workers:
+        raise ConfigError(
+            f"strategy.servers = {spare} dedicated servers of {workers} workers leave none to train. Raise "
+            "training.workers, which counts both, or lower strategy.servers."
+        )
 
 
 def _batches(data: Any) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,10 @@ __all__ = ["Strategy"]
 class Strategy(Protocol):
     """A frozen description of a mode. Data, backward pass, metrics and checkpoints are the loop's and the worker's."""
 
+    @property
+    def spare(self) -> int:
+        """How many of the workers, the first of them, hold no rows."""
+
     def plan(self, workers: int, slots: Slots) -> tuple[Strategy, int]:
         """Before the data are read: the strategy that will train, and on how many workers (0: as the backend has it).
 

@@ -31,7 +31,7 @@ TAG = 0
 
 
 class Word(IntEnum):
-    """The dealer's answer: take a minibatch; all of them are dealt; the fit is to stop."""
+    """The dealer's answer: take a minibatch, or hear of others'; all of them are dealt; the fit is to stop."""
 
     TAKE = 0
     DEALT = 1
@@ -48,23 +48,28 @@ class Deal(NamedTuple):
 def deal(t: Transport) -> None:
     """Serve the ranks 0..P-1 of a circle of P + 1, whose last is the dealer, until all have left.
 
-    A rank asks with (limit, wish): up to how many minibatches may be dealt, the same for all at a time, and whether the
-    driver wishes to stop. After such a wish nobody is dealt anything; all hear of the same number of minibatches.
+    A rank asks with (limit, wish, need): up to how many minibatches may be dealt, the same for all at a time, and
+    whether the driver wishes to stop. After such a wish nobody is dealt anything; all hear of the same number of
+    minibatches. Who gives a need takes none, and hears once so many are dealt, or no more will be.
     """
-    here, dealt, stopping = list(range(t.rank)), 0, False
-    request = np.empty(2, np.int64)
+    here, dealt, stopping, waiting = list(range(t.rank)), 0, False, dict[int, tuple[int, int]]()
+    request = np.empty(3, np.int64)
     while here:
         rank = t.wait_any(here)
         assert rank is not None
         t.recv(rank, TAG, request)
-        limit, wish = request.tolist()
+        limit, wish, need = request.tolist()
         if limit < 0:
             here.remove(rank)
             continue
         stopping = stopping or bool(wish)
-        word = Word.DEALT if dealt >= limit else Word.STOP if stopping else Word.TAKE
-        dealt += word is Word.TAKE
-        t.isend(rank, TAG, np.array([word, dealt]))
+        waiting[rank] = limit, need
+        for asker, (end, enough) in list(waiting.items()):
+            word = Word.DEALT if dealt >= end else Word.STOP if stopping else Word.TAKE
+            if word is not Word.TAKE or dealt >= enough:
+                dealt += word is Word.TAKE and not enough
+                t.isend(asker, TAG, np.array([word, dealt]))
+                del waiting[asker]
         here = [*here[here.index(rank) + 1 :], *here[: here.index(rank) + 1]]  # the one just served comes last
 
 
@@ -106,16 +111,20 @@ class FreeSteps(PeerSteps):
         super().__init__(peer)
         self.team = team = team or Team(peer)
         rank, size = peer.comm.rank, peer.comm.size
-        places = [Place(rank, size + 1, (size,) if team.speaks else ())]
+        places = [Place(rank, size + 1, (size,) if team.calls else ())]
         line, *dealer = peer.meet("dealer", places + ([Place(size, size + 1, ())] if rank == 0 else []))
-        circle = (*team.speakers, size)
-        self._dealer = Among(line, circle) if team.speaks else line
+        circle = (*team.callers, size)
+        self._dealer = Among(line, circle) if team.calls else line
         self._service = Service(deal, Among(dealer[0], circle), "dealer") if dealer else None
         self._base = self._made = peer.run.step
 
     @abstractmethod
     def update(self, epoch: int, index: int) -> tuple[Part, StepSums]:
         """Train on this worker's rows of minibatch `index` of `epoch`; run.step may change as it likes."""
+
+    def heard(self) -> StepSums:
+        """What a step tells in which this rank has trained on nothing."""
+        return StepSums(0.0, 0.0, 0, learning_rate(self.peer.task, self.peer.run), 0.0)
 
     def step(self, epoch: int, index: int) -> Step:
         peer, run = self.peer, self.peer.run
@@ -124,12 +133,12 @@ class FreeSteps(PeerSteps):
         word, dealt = self._ask(boundary)
         peer.spent_s["exposed"] += time.perf_counter() - started
         reached = self._base + dealt // self.team.count
-        if word is Word.TAKE:
+        if word is Word.TAKE and self.team.trains:
             part, sums = self.update(*divmod(self._made, peer.task.steps_per_epoch))
             self._made += 1
             reached = min(reached, boundary - 1)
         else:
-            part, sums = Part(np.empty(0), np.zeros_like(run.epoch_metrics)), self._nothing()
+            part, sums = Part(np.empty(0), np.zeros_like(run.epoch_metrics)), self.heard()
             if word is Word.STOP:
                 run.stop(peer.wish or "the driver asked for it")
         run.step = reached
@@ -142,17 +151,18 @@ class FreeSteps(PeerSteps):
             self._dealer.abort(f"{type(error).__name__}: {error}")
         self.team.close(error)
         with suppress(CommError), self._dealer:  # where that has failed before, somebody has told already
-            if self.team.speaks:
-                self._dealer.isend(self.team.count, TAG, np.array([-1, 0])).wait()
+            if self.team.calls:
+                self._dealer.isend(self._dealer.size - 1, TAG, np.array([-1, 0, 0])).wait()
         if self._service is not None:
             self._service.close()
 
     def _ask(self, boundary: int) -> Deal:
         team, answer = self.team, np.empty(2, np.int64)
-        if team.speaks:
-            limit = (boundary - self._base) * team.count
-            self._dealer.isend(team.count, TAG, np.array([limit, self.peer.wish is not None])).wait()
-            self._dealer.recv(team.count, TAG, answer)
+        if team.calls:
+            dealer, limit = self._dealer.size - 1, (boundary - self._base) * team.count
+            need = 0 if team.trains else (self.peer.run.step - self._base + 1) * team.count
+            self._dealer.isend(dealer, TAG, np.array([limit, self.peer.wish is not None, need])).wait()
+            self._dealer.recv(dealer, TAG, answer)
         team.hand_on(answer)
         word, dealt = answer.tolist()
         return Deal(Word(word), dealt)
@@ -162,6 +172,3 @@ class FreeSteps(PeerSteps):
         step, every = self.peer.run.step, self.peer.every_steps
         end = step - index + self.peer.task.steps_per_epoch
         return end if every is None else min(end, (step // every + 1) * every)
-
-    def _nothing(self) -> StepSums:
-        return StepSums(0.0, 0.0, 0, learning_rate(self.peer.task, self.peer.run), 0.0)

@@ -48,7 +48,8 @@ class ParameterServer(PeerStrategy):
 
     group: so many consecutive workers act as one, the last group of those that are left; servers move as many times
     fewer bytes. The members' gradients are added up, and the first of them pushes the sum, pulls, and hands on what it
-    gets. Between groups the consistency is as set; staleness, damping and backup count groups.
+    gets. Between groups the consistency is as set; staleness, damping and backup count groups. dedicated: the first
+    `servers` workers only serve; they hold no rows, and the others train. training.workers counts both.
 
     training.clip_* clip the gradient of each worker, or group. compressor: of what is pushed, with error feedback on
     the worker. trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read
@@ -67,12 +68,15 @@ class ParameterServer(PeerStrategy):
     compressor: Compressor = field(default_factory=Uncompressed)
     trace: str = ""
     group: int = field(default=1, metadata=COUNT)
+    dedicated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}; got {getattr(self, name)!r}.")
+        if self.dedicated and not self.servers:
+            raise ConfigError("dedicated servers are so many of the workers: set strategy.servers to 1 or more.")
         if self.window > 1 and self.update_on == "servers":
             raise ValueError(
                 f"window = {self.window}: between two pushes workers update weights of their own. "
@@ -82,6 +86,11 @@ class ParameterServer(PeerStrategy):
             raise ValueError(
                 f'backup = {self.backup} goes with consistency = "bsp", update_on = "servers" and window 1 only.'
             )
+
+    @property
+    def spare(self) -> int:
+        """The servers, where they only serve."""
+        return self.servers if self.dedicated else 0
 
     @property
     def whole_clocks(self) -> bool:
@@ -116,6 +125,7 @@ class ParameterServer(PeerStrategy):
         settings = Settings(
             servers=self.servers or size,
             group=self.group,
+            spare=self.spare,
             local=self.update_on == "workers",
             window=self.window,
             quorum=self._teams(size) - self.backup if self.whole_clocks else 0,
@@ -128,4 +138,4 @@ class ParameterServer(PeerStrategy):
         return (FreeServerSteps if settings.lead is None else ClockSteps)(settings, peer)
 
     def _teams(self, workers: int) -> int:
-        return -(-workers // self.group)
+        return -(-(workers - self.spare) // self.group)

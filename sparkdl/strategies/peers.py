@@ -78,6 +78,11 @@ class PeerStrategy(ABC):
         """After a loss: bring run to where the others were, by their last words; False leaves it as it is."""
         return False
 
+    @property
+    def spare(self) -> int:
+        """As `Strategy.spare`."""
+        return 0
+
     def plan(self, workers: int, slots: Slots) -> tuple[Strategy, int]:
         """This strategy, or what few_slots puts in its place, and the number of workers (0: as the backend has it).
 
@@ -161,7 +166,7 @@ class PeerStrategy(ABC):
         wanted = len(shards.handles)
         slots = _slots(backend, wanted)
         if slots < wanted:
-            if not self.min_workers or slots < self.min_workers:
+            if not self.min_workers or slots < max(self.min_workers, self.spare + 1):
                 raise failure.error
             log.warning("going on with %d workers instead of %d", slots, wanted)
             shards = backend.spread(shards, slots)

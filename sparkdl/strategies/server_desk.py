@@ -35,12 +35,19 @@ class _Stop:
     def at(self, request: Request, clock: int) -> bool:
         if not request.begins:
             return False
-        if request.wish and self._at < 0:
-            self._at = self._begun + 1
-        if self._at >= 0 and clock >= self._at:
+        if request.wish:
+            self.wish()
+        if self.reached(clock):
             return True
         self._begun = max(self._begun, clock)
         return False
+
+    def wish(self) -> None:
+        if self._at < 0:
+            self._at = self._begun + 1
+
+    def reached(self, clock: int) -> bool:
+        return 0 <= self._at <= clock
 
 
 @dataclass
@@ -52,7 +59,9 @@ class _Pull:
 
 
 class Desk:
-    """Serves the ranks 0..workers-1 of a circle until all have left. Errors: CommError.
+    """Serves the ranks 0..callers-1 of a circle until all have left: workers, and guests after them, who push nothing.
+
+    Errors: CommError.
 
     With neighbours a pull is answered only once the copy has all that had been pushed when its turn came: whatever a
     worker knows of is on two hosts.
@@ -60,13 +69,13 @@ class Desk:
 
     def __init__(
         self,
-        workers: int,
+        callers: int,
         shard: Shard,
         compressor: Compressor,
         neighbours: Neighbours | None = None,
     ) -> None:
         self._shard, self._compressor, self._neighbours = shard, compressor, neighbours
-        self._workers = workers
+        self._callers = callers
         self._waiting: dict[int, _Pull] = {}
         self._stop = _Stop()
         self._copied = 0  # the version that the copy has
@@ -74,13 +83,13 @@ class Desk:
             shard.made = []
 
     def serve(self, t: Transport) -> None:
-        """Until all workers have left."""
+        """Until all callers have left."""
         self._t = t
-        here = list(range(self._workers))
+        here = list(range(self._callers))
         if self._neighbours is not None:
             here += sorted({self._neighbours.before, self._neighbours.after})
         header = np.empty(len(Request._fields), np.int64)
-        while any(rank < self._workers for rank in here):
+        while any(rank < self._callers for rank in here):
             rank = t.wait_any(here)
             assert rank is not None
             here.remove(rank)
@@ -96,8 +105,10 @@ class Desk:
         if request.kind == Kind.PUSH:
             self._shard.push(self._received(rank, request))
             self._pass_on()
-        elif request.kind == Kind.PULL:
+        elif request.kind in (Kind.PULL, Kind.WATCH):
             self._waiting[rank] = _Pull(request)
+            if request.kind == Kind.WATCH and request.wish:
+                self._stop.wish()
         elif request.kind == Kind.SLOTS:
             slots = self._shard.part.slots
             for name in sorted(slots):
@@ -110,19 +121,28 @@ class Desk:
     def _answer_those_who_can(self) -> None:
         shard = self._shard
         for worker, pull in list(self._waiting.items()):
-            if pull.until is None and shard.progress >= pull.request.need:
+            wanted = pull.request
+            stops = wanted.kind == Kind.WATCH and self._stop.reached(wanted.clock)
+            if pull.until is None and (stops or shard.progress >= wanted.need):
                 pull.until = shard.version if self._neighbours is not None else 0
             if pull.until is not None and self._copied >= pull.until:
-                self._answer(worker, self._waiting.pop(worker).request)
+                del self._waiting[worker]
+                (self._tell if wanted.kind == Kind.WATCH else self._answer)(worker, wanted)
 
     def _answer(self, rank: int, request: Request) -> None:
         t, shard = self._t, self._shard
         stops = self._stop.at(request, max(request.clock, shard.closed))
         t.isend(rank, TAG, np.array([shard.progress, stops]))
-        weights, n = shard.read(rank, request.clock), shard.part.params.size
+        weights = shard.read(rank, request.clock) if rank < shard.workers else shard.weights()
+        n = shard.part.params.size
         t.isend(rank, TAG, weights[:n])
         if weights.size > n:
             t.isend(rank, TAG, weights[n:])
+
+    def _tell(self, rank: int, request: Request) -> None:
+        """Answer a guest that only watches."""
+        self._t.isend(rank, TAG, np.array([self._shard.progress, self._stop.reached(request.clock)]))
+        self._t.isend(rank, TAG, self._shard.losses.copy())
 
     def _pass_on(self) -> None:
         """Tell the neighbour that keeps the copy what was made of pushes."""
@@ -160,6 +180,6 @@ class Desk:
                 raise CommError(f"rank {rank} announces a push of {request.nbytes} bytes", rank=t.rank, peer=rank)
             t.recv(rank, TAG, message := np.empty(request.nbytes, np.uint8))
             compressor.add_into(vec := np.zeros_like(params), message)
-        t.recv(rank, TAG, rest := np.empty(buffers.size + 2, buffers.dtype))
-        weight, rows = rest[-2:].tolist()
-        return Contribution(rank, request.sequence, request.clock, vec, rest[:-2], weight, rows)
+        t.recv(rank, TAG, rest := np.empty(buffers.size + 3, buffers.dtype))
+        weight, rows, loss = rest[-3:].tolist()
+        return Contribution(rank, request.sequence, request.clock, vec, rest[:-3], weight, rows, loss)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.backends.base import Place
-from sparkdl.comm import CommError, allgather
+from sparkdl.comm import CommError, allgather, broadcast
 from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.comm.transport.among import Among
 from sparkdl.errors import TrainingError
@@ -31,7 +31,7 @@ from sparkdl.train.update import rate_at
 __all__ = ["PART", "WHOLE", "Post", "Settings"]
 
 WHOLE = ("t",)  # slots that are no vectors over the parameters: the optimizer's count of updates
-FIGURES = 4
+FIGURES = 5
 PART = "part/"  # names of the servers' parts in last words
 
 
@@ -44,6 +44,7 @@ class Settings:
 
     servers: int
     group: int
+    spare: int
     local: bool
     window: int
     quorum: int
@@ -57,7 +58,7 @@ class Settings:
 class Post:
     """Takes this rank's places in the circle of P workers and m servers, the ranks P..P+m-1, of which rank P + k is a
     thread of worker k. Slots of the optimizer are with the servers, unless workers update. To servers a team is one
-    worker: one of its ranks has a line to them.
+    worker: one of its ranks has a line to them. Ranks that do not train are their guests.
     """
 
     def __init__(self, settings: Settings, peer: Peer, team: Team) -> None:
@@ -70,13 +71,14 @@ class Post:
         self._segments = [segments_within(layout, part) for part in self._parts]
         ends = range(size, size + m)
         beside = tuple(ends) if settings.replicate else ()
-        places = [Place(rank, size + m, tuple(ends) if team.speaks else ())]
+        places = [Place(rank, size + m, tuple(ends) if team.calls else ())]
         line, *own = peer.meet("servers", places + ([Place(size + rank, size + m, beside)] if rank < m else []))
-        circle = (*team.speakers, *ends)
-        line = Among(line, circle) if team.speaks else line
+        circle = (*team.callers, *ends)
+        line = Among(line, circle) if team.calls else line
         dtype = peer.run.params.dtype
         seed = peer.task.training.seed
-        self.servers = Servers(line, team.count, self._bounds, settings.compressor, self._segments, seed, dtype)
+        first = len(team.callers)
+        self.servers = Servers(line, first, self._bounds, settings.compressor, self._segments, seed, dtype)
         self._take_memories()
         self._like = {} if settings.local else {name: slot.dtype for name, slot in peer.run.opt_state.items()}
         self.shard: Shard | None = None
@@ -85,31 +87,36 @@ class Post:
         if own:
             self.shard = self._shard(self._part(rank))
             if settings.replicate:
-                before, after = (team.count + (rank + shift) % m for shift in (-1, 1))
+                before, after = (first + (rank + shift) % m for shift in (-1, 1))
                 self._neighbours = Neighbours(before, after, Replica(self._part((rank - 1) % m)))
-            desk = Desk(team.count, self.shard, settings.compressor, self._neighbours)
+            desk = Desk(first, self.shard, settings.compressor, self._neighbours)
             self._service = Service(desk.serve, Among(own[0], circle), "server")
         if not settings.local:
             peer.run.opt_state = {}
         self._sent = 0
 
-    def push(self, vec: Array, clock: int, weight: float, rows: float) -> None:
+    def push(self, vec: Array, clock: int, weight: float, rows: float, loss: float) -> None:
         """As `Servers.push`, where this rank speaks for its team."""
         if self._team.speaks:
-            self.servers.push(vec, clock, weight, rows)
+            self.servers.push(vec, clock, weight, rows, loss)
 
     def pull(self, params: Array, clock: int, need: int, *, begins: bool, wish: bool = False) -> Answer:
         """As `Servers.pull`, for the whole team."""
         found = np.empty(2, np.int64)
-        if self._team.speaks:
+        if self._team.calls:
             found[:] = self.servers.pull(params, clock, need, begins=begins, wish=wish)
         self._team.hand_on(found, params)
         return Answer(int(found[0]), bool(found[1]))
 
     def optimizer_state(self) -> Mapping[str, Array]:
         """The optimizer's whole state on rank 0."""
+        state = self._peer.run.opt_state
+        if self._settings.local and self._team.spare:  # that of the first who trains
+            state = {name: slot.copy() for name, slot in sorted(state.items())}
+            for slot in state.values():
+                broadcast(self._peer.comm, slot.reshape(-1), root=self._team.spare)
         if self._settings.local or self._peer.comm.rank:
-            return self._peer.run.opt_state
+            return state
         return self.servers.slots(self._like, WHOLE)
 
     def own_state(self) -> Mapping[str, Array]:
@@ -120,7 +127,7 @@ class Post:
         return own
 
     def figures(self) -> dict[str, Any]:
-        """Of the epoch: how stale the pushes were that counted, how many were dropped, what this rank has sent."""
+        """Of the epoch: how stale the pushes were that counted, how many were dropped, what a worker has sent."""
         comm, sent = self._peer.comm, self.servers.meter.sent_bytes + self._team.sent_bytes
         found = Figures()
         if self.shard is not None:
@@ -128,14 +135,14 @@ class Post:
             self._write_trace(self.shard)
         table = np.zeros(comm.size * FIGURES)
         own = slice(comm.rank * FIGURES, (comm.rank + 1) * FIGURES)
-        table[own] = found.counted, found.dropped, found.stale, found.stalest
+        table[own] = found.counted, found.dropped, found.stale, found.stalest, sent - self._sent
         allgather(comm, table, tuple(range(0, len(table) + 1, FIGURES)))
-        counted, dropped, stale, stalest = table.reshape(comm.size, FIGURES).T
+        counted, dropped, stale, stalest, moved = table.reshape(comm.size, FIGURES).T
         figures = {
             "staleness": float(stale.sum() / max(counted.sum(), 1)),
             "staleness_max": int(stalest.max()),
             "pushes_dropped": int(dropped[0]),
-            "sent_mb": (sent - self._sent) / 1e6,
+            "sent_mb": float(moved[self._team.spare]) / 1e6,
         }
         self._sent = sent
         return figures
@@ -149,7 +156,7 @@ class Post:
         if self.shard is not None:
             found |= _named(self._peer.comm.rank, self.shard.part, self.shard.version)
         if self._neighbours is not None:
-            before = self._neighbours.before - self._team.count
+            before = self._neighbours.before - len(self._team.callers)
             found |= _named(before, self._neighbours.replica.part, self._neighbours.replica.version)
         return found
 
@@ -160,7 +167,7 @@ class Post:
             line.abort(f"{type(error).__name__}: {error}")
         self._team.close(error)
         with suppress(CommError), line:  # whoever has failed has told so
-            if self._team.speaks:
+            if self._team.calls:
                 self.servers.bye()
         if self._service is not None:
             self._service.close()

@@ -30,13 +30,14 @@ class Kind(IntEnum):
     BYE = 3
     COPY = 4  # between servers: an update that was made, and that the copy has it
     COPIED = 5
+    WATCH = 6
 
 
 class Request(NamedTuple):
-    """Header of all that a worker, or another server, says; int64 on the wire.
+    """Header of all that a worker, a guest, or another server, says; int64 on the wire.
 
-    clock: pushes that the worker has made. need: the progress of the server that a pull waits for. begins: work follows
-    the pull. wish: the driver wishes to stop. nbytes: of a compressed push.
+    clock: pushes that the worker has made. need: the progress of the server that the answer waits for. begins: work
+    follows the pull. wish: the driver wishes to stop. nbytes: of a compressed push.
     """
 
     kind: int
@@ -59,15 +60,16 @@ class Answer(NamedTuple):
 
 
 class Servers:
-    """A worker's line to all servers. `bounds` cut the trainable entries; the first server has the buffers too.
+    """A line to all servers, the ranks of the circle from `first` on.
 
-    Pushes are compressed, each server's with a memory of its own; weights come as they are.
+    `bounds` cut the trainable entries; the first server has the buffers too. Pushes are compressed, each server's with
+    a memory of its own; weights come as they are.
     """
 
     def __init__(
         self,
         transport: Transport,
-        workers: int,
+        first: int,
         bounds: Sequence[int],
         compressor: Compressor,
         segments: Sequence[Sequence[Segment]],
@@ -75,7 +77,7 @@ class Servers:
         dtype: np.dtype[np.floating],
     ) -> None:
         self.meter = Metered(transport)
-        self._ranks = range(workers, workers + len(bounds) - 1)
+        self._ranks = range(first, first + len(bounds) - 1)
         self._parts = [slice(a, b) for a, b in pairwise(bounds)]
         self._n, self._compressor, self._seed = bounds[-1], compressor, seed
         self._plain = compressor == Uncompressed()
@@ -90,13 +92,13 @@ class Servers:
         self._sequence = 0
         self._rest: list[Array] = []
 
-    def push(self, vec: Array, clock: int, weight: float, rows: float) -> None:
+    def push(self, vec: Array, clock: int, weight: float, rows: float, loss: float) -> None:
         """Send [trainable | buffers] sums (n,) to the servers; vec is free again when it returns."""
         self._sequence += 1
         pending = []
         for k, (rank, part) in enumerate(zip(self._ranks, self._parts, strict=True)):
             body = vec[part] if self._plain else self._message(k, vec[part])
-            rest = np.append(vec[self._n :] if k == 0 else vec[:0], np.array([weight, rows], vec.dtype))
+            rest = np.append(vec[self._n :] if k == 0 else vec[:0], np.array([weight, rows, loss], vec.dtype))
             header = Request(Kind.PUSH, self._sequence, clock, nbytes=0 if self._plain else body.nbytes)
             pending += [self.meter.isend(rank, TAG, each) for each in (header.array(), body, rest)]
         for each in pending:
@@ -116,6 +118,17 @@ class Servers:
         for each in pending:
             each.wait()
         return answers[0]
+
+    def watch(self, clock: int, need: int, wish: bool) -> tuple[Answer, Array]:
+        """Wait until the first server's progress is `need`, or all are to stop at `clock`.
+
+        With its answer come sums over all pushes so far (2,): of losses, of weights.
+        """
+        rank = self._ranks[0]
+        self.meter.isend(rank, TAG, Request(Kind.WATCH, clock=clock, need=need, wish=wish).array()).wait()
+        self.meter.recv(rank, TAG, found := np.empty(2, np.int64))
+        self.meter.recv(rank, TAG, losses := np.empty(2))
+        return Answer(int(found[0]), bool(found[1])), losses
 
     def slots(self, like: Mapping[str, np.dtype[np.generic]], whole: Sequence[str]) -> dict[str, Array]:
         """The optimizer's slots of all servers put together; those in `whole` are the same on all."""

@@ -39,7 +39,7 @@ class Contribution(NamedTuple):
     """What a worker pushes to one server.
 
     `vec` is weight x the mean gradient, or change, of this part; `buffers` rows x their next value, on the server that
-    has them. `sequence` numbers a worker's pushes, from 1; `clock` those that it had made before.
+    has them; `loss` a sum. `sequence` numbers a worker's pushes, from 1; `clock` those that it had made before.
     """
 
     worker: int
@@ -49,6 +49,7 @@ class Contribution(NamedTuple):
     buffers: Array
     weight: float
     rows: float
+    loss: float = 0.0
 
 
 class Applied(NamedTuple):
@@ -118,6 +119,7 @@ class Shard(ABC):
         self._last = [0] * self.workers
         self._seen = [0] * self.workers
         self._copy: Array | None = None
+        self.losses = np.zeros(2)  # of all pushes that counted: the sum of losses, that of weights
 
     @property
     @abstractmethod
@@ -141,6 +143,7 @@ class Shard(ABC):
         stale = self.version - self._seen[c.worker]
         self.clocks[c.worker] = max(self.clocks[c.worker], c.clock + 1)
         counts = self.take(c)
+        self.losses += counts * np.array([c.loss, c.weight])
         self._count(stale, counts)
         self._record("push", c.worker, c.clock, counted=counts, staleness=stale)
         return counts
@@ -149,6 +152,10 @@ class Shard(ABC):
         """[params | buffers] as they are, for a worker that has made `clock` pushes. Not to be changed."""
         self._seen[worker] = self.version
         self._record("read", worker, clock, slowest=min(self.clocks))
+        return self.weights()
+
+    def weights(self) -> Array:
+        """[params | buffers] as they are, for whoever pushes nothing. Not to be changed."""
         if self._copy is None:
             self._copy = np.concatenate((self.part.params, self.part.buffers))
         return self._copy

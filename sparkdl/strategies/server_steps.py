@@ -34,7 +34,7 @@ class _Work:
         self._n, self._size = layout.num_trainable, layout.size
         self._vec = np.empty(layout.size + TAIL, peer.run.params.dtype)
         self._from: Array = np.empty(0)
-        self._weight = self._rows = 0.0
+        self._weight = self._rows = self._loss = 0.0
         self.made = 0  # updates since the last push
         self.clock = 0  # pushes since the launch
         self.begun = (0, peer.run.step)  # clock and run.step at the last pull
@@ -48,7 +48,7 @@ class _Work:
         self.recent = np.zeros_like(self.recent)
         if self.settings.local:
             self._from = self.peer.run.params.copy()
-            self._weight = self._rows = 0.0
+            self._weight = self._rows = self._loss = 0.0
 
     def minibatch(self, epoch: int, index: int) -> tuple[Part, StepSums]:
         """Train on one minibatch; pushes what is due. Counts run.step on."""
@@ -74,12 +74,12 @@ class _Work:
         change = run.params - self._from
         change[:n] *= self._weight
         change[n:] = run.params[n:] * self._rows
-        self._push(change, self._weight, self._rows)
+        self._push(change, self._weight, self._rows, self._loss)
         self.made = 0
 
     def _updated(self, vec: Array) -> StepSums:
-        weight, rows = vec[self._size + 1 : self._size + 3].tolist()
-        self._weight, self._rows = self._weight + weight, self._rows + rows
+        loss, weight, rows = vec[self._size : self._size + 3].tolist()
+        self._loss, self._weight, self._rows = self._loss + loss, self._weight + weight, self._rows + rows
         return apply_update(self.peer.task, self.peer.run, vec)
 
     def _pushed(self, vec: Array) -> StepSums:
@@ -97,13 +97,13 @@ class _Work:
             if not (np.isfinite(length) and np.isfinite(loss)):
                 nonfinite(task, run, loss, length)
                 vec[: self._size], weight, rows = 0, 0.0, 0.0
-        self._push(vec[: self._size], weight, rows)
+        self._push(vec[: self._size], weight, rows, loss)
         run.step += 1
         return StepSums(loss, weight, int(rows), lr, length)
 
-    def _push(self, vec: Array, weight: float, rows: float) -> None:
+    def _push(self, vec: Array, weight: float, rows: float, loss: float) -> None:
         started = time.perf_counter()
-        self.post.push(vec, self.clock, weight, rows)
+        self.post.push(vec, self.clock, weight, rows, loss if np.isfinite(loss) else 0.0)
         self.clock += 1
         self.pushed_s += time.perf_counter() - started
 
@@ -114,6 +114,13 @@ class _ServerSteps(PeerSteps):
     post: Post
     _work: _Work
     _settings: Settings
+    _known: Array = np.zeros(2)  # losses and weights of all pushes, as far as they have been told of
+
+    def told(self, losses: Array, rows: int) -> StepSums:
+        """A step of others, from sums over all pushes until now (2,)."""
+        loss, weight = (losses - self._known).tolist()
+        self._known = losses
+        return StepSums(loss, weight, rows, learning_rate(self.peer.task, self.peer.run), 0.0)
 
     def allreduce(self, vec: Array) -> None:
         allreduce(self.peer.comm, vec, algorithm="tree")
@@ -136,16 +143,21 @@ class _ServerSteps(PeerSteps):
 
 
 class ClockSteps(_ServerSteps):
-    """A worker's pull waits until others have come so far; all make the same number of updates in an epoch."""
+    """A worker's pull waits until others have come so far; all make the same number of updates in an epoch.
+
+    Who only serves hears of every clock, so that its loop goes on with those of the others.
+    """
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
         super().__init__(peer)
-        team = Team(peer, settings.group)
+        self.team = team = Team(peer, settings.group, settings.spare)
         _take_slots(settings, peer, team)
         self.post = Post(settings, peer, team)
         self._settings, self._work = settings, _Work(settings, peer, self.post, team)
 
     def step(self, epoch: int, index: int) -> Step:
+        if not self.team.trains:
+            return self._watched(index)
         peer, run, work, at = self.peer, self.peer.run, self._work, self.peer.run.step
         if work.made == 0 or not self._settings.local:
             met = time.perf_counter()
@@ -183,6 +195,25 @@ class ClockSteps(_ServerSteps):
         work.clock += behind
         return answer.stop, behind
 
+    def _watched(self, index: int) -> Step:
+        peer, run, work, met = self.peer, self.peer.run, self._work, time.perf_counter()
+        answer, losses = self.post.servers.watch(work.clock, work.clock + 1, peer.wish is not None)
+        peer.spent_s["exposed"] += time.perf_counter() - met
+        made = 0
+        if answer.stop:
+            run.stop(peer.wish or "the driver asked for it")
+        else:
+            work.clock += 1
+            made = self._window(index)
+            run.step += made
+        return Step(self.told(losses, self._rows(index, made)), np.zeros_like(run.epoch_metrics), None, made)
+
+    def _window(self, index: int) -> int:
+        """Updates until the next push."""
+        window, every = self._settings.window, self.peer.every_steps
+        window = min(window, self.peer.task.steps_per_epoch - index)
+        return window if every is None else min(window, every - self.peer.run.step % every)
+
     def _is_due(self) -> bool:
         every = self.peer.every_steps
         return every is not None and self.peer.run.step % every == 0
@@ -200,7 +231,7 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
     """Nobody waits; minibatches go to whoever is free."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
-        super().__init__(peer, Team(peer, settings.group))
+        super().__init__(peer, Team(peer, settings.group, settings.spare))
         _take_slots(settings, peer, self.team)
         self.post = Post(settings, peer, self.team)
         self._settings, self._work = settings, _Work(settings, peer, self.post, self.team)
@@ -212,6 +243,11 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
             peer.spent_s["exposed"] += time.perf_counter() - met
             work.begin()
         return work.minibatch(epoch, index)
+
+    def heard(self) -> StepSums:
+        if self.team.trains:
+            return super().heard()
+        return self.told(self.post.servers.watch(0, 0, wish=False)[1], 0)
 
     def parameters(self) -> Array:
         """The weights with all that has been pushed."""

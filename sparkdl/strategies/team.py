@@ -14,20 +14,29 @@ __all__ = ["Team"]
 class Team:
     """This rank's team, `group` consecutive ranks; the last team may be smaller. All ranks make theirs together.
 
-    speakers: the first rank of each of the `count` teams. speaks: whether this rank is one of them.
+    The first `spare` ranks do not train; each of them is alone, and no team. speakers: the first rank of each of the
+    `count` teams; speaker: that of this one. trains, speaks: whether this rank is in a team, and its speaker. callers:
+    the ranks that talk to others than their team, those who speak for one first.
     """
 
-    def __init__(self, peer: Peer, group: int = 1) -> None:
+    def __init__(self, peer: Peer, group: int = 1, spare: int = 0) -> None:
         rank, size = peer.comm.rank, peer.comm.size
-        self.speakers = tuple(range(0, size, group))
+        self.spare, self.trains = spare, rank >= spare
+        self.speakers = tuple(range(spare, size, group))
         self.count = len(self.speakers)
-        self.speaker = self.speakers[rank // group]
-        self.speaks = rank == self.speaker
+        self.speaker = self.speakers[(rank - spare) // group] if self.trains else rank
+        self.speaks = self.trains and rank == self.speaker
+        self.callers = (*self.speakers, *range(spare))
         self._comm: Metered | None = None
         if group > 1:
-            members = range(self.speaker, min(self.speaker + group, size))
+            members = range(self.speaker, min(self.speaker + group, size) if self.trains else rank + 1)
             (circle,) = peer.meet("teams", [Place(rank, size, tuple(r for r in members if r != rank))])
             self._comm = Metered(Among(circle, members))
+
+    @property
+    def calls(self) -> bool:
+        """Whether this rank is one of `callers`."""
+        return self.speaks or not self.trains
 
     @property
     def sent_bytes(self) -> int:

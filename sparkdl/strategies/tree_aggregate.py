@@ -40,6 +40,11 @@ class TreeAggregate:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def spare(self) -> int:
+        """Every worker trains."""
+        return 0
+
     def plan(self, workers: int, slots: Slots) -> tuple[TreeAggregate, int]:
         """As `Strategy.plan`: tasks need not run at the same time."""
         return self, workers

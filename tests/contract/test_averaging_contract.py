@@ -27,6 +27,7 @@ LR, BATCH, EPOCHS, WORKERS = 0.1, 16, 2, 3
 
 
 def train(table: pa.Table, strategy: Any, workers: int = WORKERS, **settings: Any) -> TrainedModel:
+    """On so many workers that train, and those besides who only serve."""
     training = {"epochs": EPOCHS, "batch_size": BATCH, "seed": 3, "dtype": "float64"} | settings.pop("training", {})
     optimizer = settings.pop("optimizer", SGD(LR))
     return fit(
@@ -37,7 +38,7 @@ def train(table: pa.Table, strategy: Any, workers: int = WORKERS, **settings: An
         optimizer=optimizer,
         training=Training(**training),
         strategy=strategy,
-        workers=workers,
+        workers=workers + strategy.spare,
         **settings,
     )
 

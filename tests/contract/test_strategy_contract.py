@@ -37,7 +37,7 @@ def train(case: StrategyCase, table: pa.Table, workers: int, dtype: str = "float
         optimizer=SGD(LR, MOMENTUM),
         training=training,
         strategy=case.strategy,
-        workers=workers,
+        workers=workers + case.strategy.spare,
     )
 
 

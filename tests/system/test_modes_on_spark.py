@@ -11,11 +11,12 @@ import pytest
 from catalogue import FREE, RELAXED, STRATEGIES, StrategyCase
 from pyspark.sql import DataFrame, SparkSession
 from reference import blobs
-from test_allreduce import QUICK, Saboteur, train
+from test_allreduce import QUICK, SPEC, Saboteur, train
 
 from sparkdl import nn
 from sparkdl.backends import Slots
 from sparkdl.backends.spark import SparkBackend
+from sparkdl.data.spark import spool
 from sparkdl.errors import TrainingError
 from sparkdl.optim import SGD, Adam
 from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, ParameterServer, PeerStrategy
@@ -42,6 +43,20 @@ def test_workers_that_do_not_wait(case: StrategyCase, df: DataFrame) -> None:
     model = train(df, strategy=case.strategy, optimizer=Adam(0.02), training={"epochs": 6})
     assert model.history["step"] == [4 * e for e in range(1, 7)]
     assert model.history["loss"][-1] < model.history["loss"][0]
+
+
+def test_shards_of_dedicated_servers_stay_empty(df: DataFrame) -> None:
+    """Also where shards are written anew, or more of them."""
+    with spool(df, SPEC, 3, spare=1) as shards:
+        counts = [h.train.rows for h in shards.handles]
+        assert (counts[0], sum(shards.info.train_counts)) == (0, sum(counts))
+        assert min(counts[1:]) > 0
+        shards.rebuild()
+        assert [h.train.rows for h in shards.handles] == counts
+        with shards.over(4) as more:
+            assert more.info.train_counts[0] == 0
+            assert min(more.info.train_counts[1:]) > 0
+            assert more.info.train_rows == sum(counts)
 
 
 @pytest.mark.parametrize(

@@ -478,16 +478,17 @@ def test_rows_of_one_key_stay_together_and_in_a_fixed_order():
     assert keyed(key, content).tolist() == [2**63 + 7]
 
 
+@pytest.mark.parametrize("spare", [0, 2])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_blocks_go_to_their_owner(parts):
+def test_blocks_go_to_their_owner(parts, spare):
     rows = np.random.default_rng(3).standard_normal((5000, 8)).astype(np.float32)
     data = batch(rows.tolist(), pa.list_(pa.float32()))
-    blocks, stats = pack(data, replace(SPEC, valid_fraction=0.25), parts)
+    blocks, stats = pack(data, replace(SPEC, valid_fraction=0.25), parts + spare, spare=spare)
     assert stats.rows == 5000
     assert len({(b.part, b.valid) for b in blocks}) == 2 * parts == len(blocks)
     for b in blocks:
         h = b.rows.column("h").to_numpy()
-        assert (owner(h, parts) == b.part).all()
+        assert (owner(h, parts) == b.part - spare).all()
         assert (in_validation(h, 0.25) == b.valid).all()
     packed = np.concatenate([arrays([b])[0] for b in blocks])
     assert sorted(map(tuple, packed.tolist())) == sorted(map(tuple, rows.tolist()))
