@@ -19,7 +19,7 @@ from sparkdl.nn import Array, Ctx, Model, Shape
 
 __all__ = ["local_step_s", "network"]
 
-STEPS, ENOUGH_S = 7, 2.0  # that are timed, at most; no further one is begun after so many seconds
+STEPS, LEAST_S, ENOUGH_S = 7, 0.2, 2.0  # timed at least: so many, for so long; none is begun after ENOUGH_S
 
 
 def network(config: Config) -> Model:
@@ -45,7 +45,9 @@ def local_step_s(config: Config, model: Model, rows: int) -> float:
     x, y = _random_rows(model, rows, rng, params.dtype)
     laps: list[float] = []
     start = time.perf_counter()
-    while len(laps) <= STEPS and (len(laps) < 2 or time.perf_counter() - start < ENOUGH_S):
+    while (
+        len(laps) < 2 or (spent := time.perf_counter() - start) < LEAST_S or (len(laps) <= STEPS and spent < ENOUGH_S)
+    ):
         began, grad = time.perf_counter(), np.zeros_like(params)
         try:
             for _ in range(training.accumulate):

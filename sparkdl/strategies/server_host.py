@@ -141,9 +141,10 @@ class Post:
         figures = {
             "staleness": float(stale.sum() / max(counted.sum(), 1)),
             "staleness_max": int(stalest.max()),
-            "pushes_dropped": int(dropped[0]),
             "sent_mb": float(moved[self._team.spare]) / 1e6,
         }
+        if 0 < self._settings.quorum < self._team.count:
+            figures["pushes_dropped"] = int(dropped[0])
         self._sent = sent
         return figures
 

@@ -110,9 +110,11 @@ def epoch_line(logs: Mapping[str, Any], epochs: int = 0, left: float | None = No
 
 
 def _figure(name: str, value: float) -> str:
-    """Shares such as an accuracy with three decimals; losses and errors, whose size is open, with four digits."""
+    """Shares such as an accuracy with three decimals, losses and errors, whose size is open, with four digits."""
     if name.removeprefix("val_").startswith(("loss", "mse", "mae")):
         return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3e}"
+    if isinstance(value, int):
+        return str(value)
     return f"{value:.3f}" if abs(value) < 1e4 else f"{value:.4g}"
 
 
