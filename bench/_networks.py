@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 __all__ = ["CIDR", "DRIVER", "INTERFACE", "Enter", "can_throttle", "throttled_hosts"]
 
-CIDR, INTERFACE = "10.79.0.0/16", "wire"
-DRIVER = "10.79.255.254"  # this process, on the same bridge
+# Of this process and those that it starts: benchmarks side by side must not share addresses.
+NET = os.environ.setdefault("SPARKDL_BENCH_NET", f"10.{64 + os.getpid() % 128}")
+CIDR, INTERFACE = f"{NET}.0.0/16", "wire"
+DRIVER = f"{NET}.255.254"  # this process, on the same bridge
 BURST, QUEUE = "128kb", "1mb"  # more at once than any packet, before segmentation, holds; and a switch's buffer
 
 
@@ -55,7 +57,7 @@ def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
             _ip(f"netns add {name}")
             _ip(f"-n {hub} link add port{i} type veth peer name {INTERFACE} netns {name}")
             _ip(f"-n {hub} link set port{i} master bridge up")
-            _ip(f"-n {name} addr add 10.79.0.{i + 1}/16 dev {INTERFACE}")
+            _ip(f"-n {name} addr add {NET}.0.{i + 1}/16 dev {INTERFACE}")
             _ip(f"-n {name} link set {INTERFACE} up")
             _ip(f"-n {name} link set lo up")
             for where, device in ((name, INTERFACE), (hub, f"port{i}")):
