@@ -68,5 +68,5 @@ def meetings(setting: Setting, parts: Sequence[Part], period: int) -> Outcome:
         for part in parts:
             clocks = part.finish(clocks)
     sent = sum(part.sent_bytes for part in parts) / period if size > 1 else 0.0
-    waiting_s = waited / (count * period)
-    return Outcome(size * count * period, float(clocks.max()), sent, np.arange(period), waiting_s)
+    staleness = np.arange(period if size > 1 else 1)  # a lone worker misses nothing
+    return Outcome(size * count * period, float(clocks.max()), sent, staleness, waited / (count * period))

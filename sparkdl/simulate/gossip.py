@@ -72,19 +72,21 @@ class Gossip(Mode):
 
 @dataclass(frozen=True)
 class AsyncGossip(Mode):
-    """After every step an active worker swaps weights with a passive one, whose own steps go on undisturbed.
+    """After every `period` steps an active worker swaps weights with a passive one, whose own steps go on undisturbed.
 
     The passive worker's port, and the time to fold in what came, are all that several of them have to share.
     """
 
     pairs: Bipartite = field(default_factory=Bipartite)
+    period: int = field(default=1, metadata=COUNT)
 
     def run(self, setting: Setting) -> Outcome:
-        size, steps = setting.cluster.workers, setting.steps
-        seconds, ports = setting.draw(steps), Ports(setting.cluster, np.zeros(setting.cluster.workers))
+        size, period, steps = setting.cluster.workers, self.period, -(-setting.steps // self.period)
+        seconds = setting.draw(steps * period).reshape(steps, period, size).sum(axis=1)
+        ports = Ports(setting.cluster, np.zeros(size))
         active = [rank for rank in range(size) if self.pairs.active(rank) and size > 1]
         ends = seconds.sum(axis=0)  # of those that swap with nobody, or are only asked
-        # When a message can be on its way, from whom, to whom, and after which step of the active one.
+        # When a message can be on its way, from whom, to whom, and after which of the active one's periods.
         heap = [(float(seconds[0, a]), a, self._peer(0, a, size), 0) for a in active]
         heapq.heapify(heap)
         while heap:
@@ -101,8 +103,8 @@ class AsyncGossip(Mode):
                 heapq.heappush(heap, (now + float(seconds[step + 1, receiver]), receiver, peer, step + 1))
             else:
                 ends[receiver] = now
-        rates = steps / ends
-        sent = 2 * setting.nbytes * float(rates[active].sum() / rates.sum())
+        rates = steps * period / ends
+        sent = 2 * setting.nbytes / period * float(rates[active].sum() / rates.sum())
         return Outcome(float(rates.sum()), 1.0, sent, np.zeros(1), 0.0)
 
     def _peer(self, step: int, rank: int, size: int) -> int:

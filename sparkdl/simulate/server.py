@@ -9,8 +9,10 @@ from typing import Literal
 
 import numpy as np
 
+from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.comm.transport.base import Array
 from sparkdl.fields import COUNT, NATURAL
+from sparkdl.simulate.exchange import message_bytes
 from sparkdl.simulate.setting import Mode, Outcome, Setting
 
 __all__ = ["ParameterServer"]
@@ -20,11 +22,16 @@ WARM_UP = 0.2  # of all pushes; what comes before does not count
 
 @dataclass(frozen=True)
 class ParameterServer(Mode):
-    """`servers` hold a part of the weights each, on ports of their own, and serve in order of arrival.
+    """`servers` hold a part of the weights each and serve in order of arrival.
 
-    A push of n bytes keeps the servers for n (beta + gamma) / servers seconds and its worker for alpha + n beta, a pull
-    for n beta / servers and alpha + n beta. There is one of each after every `window` local steps, its clock. A worker
-    at clock c pulls once the slowest has come to c - s: "bsp" has s = 0, "ssp" `staleness`, "async" no limit.
+    There are a push and a pull after every `window` local steps, a worker's clock. With m servers a push of n bytes,
+    less where `compressor` has them so, is a message to each: it keeps the servers for alpha + n (beta + gamma) / m
+    seconds and its worker for m alpha + n beta. A pull is asked for, alpha, and keeps them for alpha + n beta / m and m
+    alpha + n beta. A worker at clock c pulls once the slowest has come to c - s: "bsp" has s = 0, "ssp" `staleness`,
+    "async" no limit.
+
+    Servers have ports of their own, or with `colocated` those of workers: these carry their own pushes and pulls too,
+    save the part that is there already.
 
     `backup` workers more than needed take part in "bsp": of P pushes the first P - backup make the update; what comes
     later is dropped, and its worker pulls at once. Dropped steps do not count as made.
@@ -35,6 +42,8 @@ class ParameterServer(Mode):
     servers: int = field(default=1, metadata=COUNT)
     window: int = field(default=1, metadata=COUNT)
     backup: int = field(default=0, metadata=NATURAL)
+    compressor: Compressor = field(default_factory=Uncompressed)
+    colocated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,15 +67,20 @@ class ParameterServer(Mode):
 
 
 class _Pipe:
-    """One direction of the servers' ports: busy_s a message, which takes least_s at its worker's port."""
+    """One direction of the servers' ports: busy_s each for one worker's messages, which take least_s at its own port.
 
-    def __init__(self, alpha: float, busy_s: float, least_s: float) -> None:
-        self.alpha, self.busy_s, self.least_s = alpha, busy_s, least_s
+    The workers whose ports they are load the other direction, `own_s` of each on average.
+    """
+
+    def __init__(self, busy_s: float, least_s: float, own_s: float) -> None:
+        self.busy_s, self.least_s, self.own_s = busy_s, least_s, own_s
         self.free = 0.0
 
-    def pass_through(self, now: float) -> float:
-        """When the message is through that is sent now."""
-        self.free = max(now + self.alpha, self.free) + self.busy_s
+    def pass_through(self, now: float, other: _Pipe) -> float:
+        """When what is sent now is through; other is the other direction."""
+        self.free = max(now, self.free) + self.busy_s
+        if self.own_s:
+            other.free = max(now, other.free) + self.own_s
         return max(self.free, now + self.least_s)
 
 
@@ -123,17 +137,25 @@ class _Queue:
     """Workers' events in order of time, and how far each has come."""
 
     def __init__(self, mode: ParameterServer, setting: Setting, gate: _Rounds | _Clocks, needed: int) -> None:
-        (alpha, beta, gamma), n = setting.cluster.link, setting.nbytes
         self.setting, self.size, self.gate, self.window = setting, setting.cluster.workers, gate, mode.window
         self.pushes = -(-setting.steps // mode.window)  # of a worker, on average
         self.needed, self.in_step = needed, mode.lead == 0
-        self.pushing = _Pipe(alpha, n * (beta + gamma) / mode.servers, alpha + n * beta)
-        self.pulling = _Pipe(alpha, n * beta / mode.servers, alpha + n * beta)
+        self.away = 1 - 1 / self.size if mode.colocated else 1.0  # share of the weights that lies elsewhere
+        self.pushed_bytes = sum(message_bytes(setting, mode.compressor))
+        self.pushing = self._pipe(mode, self.pushed_bytes, setting.cluster.link.gamma)
+        self.pulling = self._pipe(mode, setting.nbytes, 0.0)
         self.made, self.seen = [0] * self.size, [0] * self.size  # pushes of each worker, and the version it has
         self.arrived = [0.0] * self.size
         self.events: list[tuple[float, int, bool]] = []  # when, which worker, whether it has pushed (or computed)
         self.seconds: list[Array] = []
         self.waited, self.sent = 0.0, 0
+
+    def _pipe(self, mode: ParameterServer, nbytes: float, gamma: float) -> _Pipe:
+        (alpha, beta, _), away = self.setting.cluster.link, self.away
+        servers = min(mode.servers, self.size) if mode.colocated else mode.servers
+        busy_s = away * (alpha + nbytes * (beta + gamma) / servers)
+        least_s = away * (servers * alpha + nbytes * beta)
+        return _Pipe(busy_s, least_s, least_s / self.size if mode.colocated else 0.0)
 
     def run(self) -> Outcome:
         total, first = self.needed * self.pushes, self.needed * int(WARM_UP * self.pushes)
@@ -143,7 +165,7 @@ class _Queue:
         while len(staleness) < total:
             now, rank, pushed = heapq.heappop(self.events)
             if not pushed:
-                heapq.heappush(self.events, (self.pushing.pass_through(now), rank, True))
+                heapq.heappush(self.events, (self.pushing.pass_through(now, self.pulling), rank, True))
                 continue
             counts, ready = self.gate.push(rank)
             self.arrived[rank], self.sent = now, self.sent + 1
@@ -154,9 +176,10 @@ class _Queue:
             for other in ready:
                 self.waited += now - self.arrived[other]
                 self.seen[other] = len(staleness)
-                self._compute(self.pulling.pass_through(now), other)
+                asked = now + self.setting.cluster.link.alpha
+                self._compute(self.pulling.pass_through(asked, self.pushing), other)
         made = (total - first) * self.window
-        sent = 2 * self.setting.nbytes * self.sent / (total * self.window)
+        sent = (self.pushed_bytes + self.setting.nbytes) * self.away * self.sent / (total * self.window)
         waiting_s = self.waited / (self.sent * self.window)
         return Outcome(made, ends[-1] - ends[first], sent, np.array(staleness[first:]), waiting_s)
 

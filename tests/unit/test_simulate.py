@@ -232,7 +232,7 @@ def test_a_lone_worker_pushes_and_pulls():
 @pytest.mark.parametrize(("workers", "servers"), [(32, 1), (64, 4), (4096, 16)])
 def test_a_busy_server_sets_the_pace(workers, servers):
     report = simulate(ParameterServer(servers=servers), Cluster(workers), STEP, N, batch=10, steps=20)
-    per_push = N * (ETHERNET.beta + ETHERNET.gamma) / servers
+    per_push = ETHERNET.alpha + N * (ETHERNET.beta + ETHERNET.gamma) / servers
     assert report.throughput.samples_per_s == pytest.approx(10 / per_push, rel=0.01)
     assert report.staleness.mean == pytest.approx(workers - 1, rel=0.01)
 
