@@ -112,8 +112,15 @@ class ParameterServer(PeerStrategy):
     def simulated(self, workers: int) -> simulate.Mode:
         """As `Strategy.simulated`."""
         consistency = "bsp" if self.whole_clocks else self.consistency
-        servers = self.servers or workers
-        return simulate.ParameterServer(consistency, self.staleness, servers, self.window, self.backup)
+        return simulate.ParameterServer(
+            consistency,
+            self.staleness,
+            self.servers or workers,
+            self.window,
+            self.backup,
+            self.compressor,
+            colocated=not self.dedicated,
+        )
 
     def salvage(self, run: Run, words: Words) -> bool:
         """As `PeerStrategy.salvage`."""
