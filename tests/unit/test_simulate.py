@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import pickle
 import time
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from sparkdl.comm import gossip
-from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost
+from sparkdl.comm.compress import (
+    QSGD,
+    Float16,
+    Int8,
+    OneBit,
+    PowerSGD,
+    RandomK,
+    TopK,
+    break_even,
+)
+from sparkdl.comm.cost import COSTS, Link, best_segment, hierarchical_cost, shared_cost
 from sparkdl.comm.cost import simulate as simulate_schedule
 from sparkdl.comm.schedules import ALLREDUCE
 from sparkdl.comm.schedules.base import planned
@@ -24,8 +38,10 @@ from sparkdl.simulate import (
     Compute,
     Gossip,
     ParameterServer,
+    ThroughDriver,
     simulate,
 )
+from sparkdl.simulate.choice import chosen
 from sparkdl.simulate.delivery import Message, deliver
 from sparkdl.simulate.lockstep import ROTATIONAL, advance, rotated_rows, rows_of
 from sparkdl.simulate.ports import play
@@ -33,6 +49,13 @@ from sparkdl.simulate.ports import play
 N = 25e6
 STEP = Compute(0.1)
 MESSAGE_S = ETHERNET.alpha + N * ETHERNET.beta
+
+
+class Tensor(NamedTuple):
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
 
 
 def step_s(mode, cluster, compute=STEP, **settings):
@@ -121,6 +144,84 @@ def test_sent_bytes():
     assert simulate(Averaging(5), Cluster(1), STEP, N).throughput.sent_bytes == 0
 
 
+@pytest.mark.parametrize("size", [8, 64, 512, 4096])
+@pytest.mark.parametrize("name", ["ring", "rabenseifner", "recursive_doubling", "tree", "star"])
+def test_allreduce_of_up_to_4096_ranks_takes_as_long_as_the_formula(name, size):
+    expected = COSTS[name](size, N, ETHERNET, 1)
+    assert step_s(AllReduce(name), Cluster(size), Compute(1e-9), steps=1) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [2, 8, 64, 4096])
+def test_auto_takes_the_cheapest_butterfly_and_fastest_the_cheapest_of_all(size):
+    """Within 10 %: the table has a row for each doubling of the length, and prefers rings to what is hardly better."""
+    for nbytes in (100, 1e5, 25e6):
+        segment = best_segment(size, nbytes, ETHERNET)
+        costs = {name: cost(size, nbytes, ETHERNET, segment) for name, cost in COSTS.items()}
+        least = min(costs["rabenseifner"], costs["recursive_doubling"])
+        assert costs[chosen("auto", Cluster(size), nbytes)] <= 1.1 * least
+        assert costs[chosen("fastest", Cluster(size), nbytes)] <= 1.1 * min(costs.values())
+    assert chosen("ring", Cluster(size), N) == "ring"
+    assert chosen("auto", Cluster(size, per_host=size), N) == "shared"
+
+
+def test_memory_of_a_host_takes_its_formula():
+    within = Link(5e-6, 1e-10, 1e-10)
+    cluster = Cluster(8, per_host=4, within=within)
+    expected = 0.1 + shared_cost(Hosts.of(cluster.hosts), N, within, ETHERNET)
+    report = simulate(AllReduce("shared"), cluster, STEP, N)
+    assert report.throughput.step_s == pytest.approx(expected)
+    assert report.throughput.sent_bytes == pytest.approx(N / 4)  # a quarter of a host's vector to the other and back
+
+
+# ---- overlap
+
+
+def test_buckets_leave_while_the_backward_pass_runs():
+    """k buckets of L seconds each: the last fills up at the end; where L is long they go on one after the other."""
+    compute = Compute(0.3)
+    few = COSTS["ring"](8, N / 4, ETHERNET, 1)
+    assert few < 0.2 / 4  # a quarter of the backward pass
+    assert step_s(AllReduce("ring", N / 4), Cluster(8), compute) == pytest.approx(0.3 + few, rel=0.01)
+    slow = ETHERNET._replace(beta=2e-8)
+    long = COSTS["ring"](8, N / 4, slow, 1)
+    expected = 0.1 + 0.2 / 4 + 4 * long  # from the first bucket on nothing but messages
+    assert step_s(AllReduce("ring", N / 4), Cluster(8, slow), compute) == pytest.approx(expected, rel=0.01)
+    best = min(step_s(AllReduce("ring", b), Cluster(8), compute) for b in (0, 1 << 20, 4 << 20, 16 << 20))
+    assert step_s(AllReduce("ring", None), Cluster(8), compute) == pytest.approx(best)
+    assert step_s(AllReduce("ring", None), Cluster(1), compute) == pytest.approx(0.3)
+
+
+# ---- compressors
+
+
+@pytest.mark.parametrize("size", [2, 8, 64])
+@pytest.mark.parametrize(
+    "compressor",
+    [Float16(), Int8(), OneBit(), TopK(0.01), RandomK(0.01), PowerSGD(2), QSGD()],
+    ids=lambda c: type(c).__name__,
+)
+def test_compressed_sums_send_what_the_compressor_says(compressor, size):
+    """Bytes as `break_even` predicts, at the length of one segment, and the time of a ring's way with them."""
+    segments = (Tensor("w", 0, 1000 * 1250, (1000, 1250)),)
+    report = simulate(AllReduce("ring", 0, compressor), Cluster(size), STEP, 5e6, segments=segments)
+    predicted = break_even(compressor, 1000 * 1250, 4, size, segments).sent
+    small = 2 * 16 * size  # the rest of the step vector, and lengths of messages
+    assert report.throughput.sent_bytes == pytest.approx(predicted, rel=0.01, abs=small)
+    dense = simulate(AllReduce("ring"), Cluster(size), STEP, 5e6).throughput
+    ratio = report.throughput.sent_bytes / dense.sent_bytes
+    alphas = 0.1 + 6 * size * ETHERNET.alpha
+    assert report.throughput.step_s <= alphas + ratio * (dense.step_s - 0.1) * 1.01
+
+
+def test_compressed_gossip_and_servers_send_less():
+    topk = TopK(0.01)
+    nbytes = topk.nbytes(int(N / 4), 4)
+    gossiped = simulate(Gossip(gossip.Ring(), compressor=topk), Cluster(8), STEP, N).throughput
+    assert gossiped.sent_bytes == pytest.approx(2 * nbytes)
+    served = simulate(ParameterServer("bsp", compressor=topk), Cluster(8), STEP, N).throughput
+    assert served.sent_bytes == pytest.approx(N + nbytes)
+
+
 # ---- averaging
 
 
@@ -152,6 +253,48 @@ def test_stragglers_slow_consistent_modes_and_not_the_others():
     assert step_s(ParameterServer("ssp", 3), cluster, compute, steps=60) == pytest.approx(0.3, rel=0.05)
     # 7 workers at full speed, one at a third: 8 / (7 + 1/3) of a step.
     assert step_s(ParameterServer(), cluster, compute, steps=60) == pytest.approx(0.1 * 8 / (7 + 1 / 3), rel=0.01)
+
+
+@pytest.mark.parametrize("size", [8, 64, 512])
+def test_the_largest_of_lognormal_times(size):
+    """E max of P draws is the integral of 1 - F(x)^P."""
+    cv, x = 0.4, np.linspace(0, 20, 200_001)
+    sigma = np.sqrt(np.log1p(cv**2))
+    cdf = np.array(
+        [0.5 * (1 + math.erf(z / math.sqrt(2))) for z in (np.log(np.maximum(x, 1e-12)) + sigma**2 / 2) / sigma]
+    )
+    largest = np.sum(1 - cdf**size) * (x[1] - x[0])
+    fast = Cluster(size, Link(1e-9, 0, 0))
+    report = simulate(AllReduce("recursive_doubling"), fast, Compute(1.0, "lognormal", cv=cv), 4, steps=3000)
+    assert report.throughput.step_s == pytest.approx(largest, rel=0.01)
+    assert report.throughput.waiting == pytest.approx(1 - 1 / largest, abs=0.01)
+
+
+# ---- through the driver
+
+
+@pytest.mark.parametrize(("size", "depth", "fan_in"), [(8, 1, 8), (8, 2, 3), (64, 2, 8), (4096, 3, 16), (4096, 12, 2)])
+def test_jobs_through_the_driver(size, depth, fan_in):
+    """Weights go down to every host in a pipeline, sums come up, level by level and vector by vector."""
+    mode = ThroughDriver(0.1, 120e6, depth=depth)
+    block, levels = 4 << 20, size.bit_length()
+    out = levels * (50e-6 + block * 8e-10) + (N - block) * 8e-10
+    up = depth * (0.1 + fan_in * (50e-6 + N * (8e-10 + 1 / 120e6)))
+    assert step_s(mode, Cluster(size)) == pytest.approx(0.1 + out + up, rel=0.01)
+    free = step_s(ThroughDriver(0.1, 120e6), Cluster(size))
+    assert free <= step_s(mode, Cluster(size))
+    rounds = simulate(ThroughDriver(0.1, 120e6, period=5, depth=depth), Cluster(size), STEP, N)
+    assert rounds.throughput.step_s == pytest.approx(0.1 + (out + up) / 5, rel=0.01)
+    assert rounds.staleness == (2, 4)
+
+
+def test_slots_of_the_optimizer_travel_where_they_meet():
+    for mode in (ThroughDriver(0.1, 120e6, depth=1, slots=True), Averaging(1, slots=True)):
+        plain = dataclasses.replace(mode, slots=False)
+        three = simulate(mode, Cluster(8), STEP, N, slots=2).throughput
+        one = simulate(plain, Cluster(8), STEP, N, slots=2).throughput
+        assert three.sent_bytes == pytest.approx(3 * one.sent_bytes, rel=1e-5)
+        assert three.step_s > one.step_s
 
 
 # ---- gossip
@@ -221,6 +364,61 @@ def test_ranks_of_a_host_share_its_port():
 # ---- parameter server
 
 
+@pytest.mark.parametrize("servers", [1, 4, 16])
+@pytest.mark.parametrize("workers", [64, 512, 4096])
+def test_bsp_takes_all_pushes_and_pulls_through_the_servers(workers, servers):
+    """Each push in turn, then each pull; the next pushes begin when the first pull and its computation are over."""
+    push = ETHERNET.alpha + N * (ETHERNET.beta + ETHERNET.gamma) / servers
+    pull = 2 * ETHERNET.alpha + max(N * ETHERNET.beta / servers, (servers - 1) * ETHERNET.alpha + N * ETHERNET.beta)
+    # The first push of a round comes 0.1 s after the first pull; pushes go on longer than the pulls that spread them.
+    expected = 0.1 + pull + workers * push
+    found = step_s(ParameterServer("bsp", servers=servers), Cluster(workers), steps=10)
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 64, 512])
+def test_servers_on_every_worker_are_a_ring_in_two_phases(size):
+    """P parts, one on each worker: a push and a pull carry (P - 1) / P of the vector through each port, both ways."""
+    away = (size - 1) / size
+    expected = 0.1 + away * (2 * size * ETHERNET.alpha + N * (2 * ETHERNET.beta + ETHERNET.gamma))
+    mode = ParameterServer("bsp", servers=size, colocated=True)
+    report = simulate(mode, Cluster(size), STEP, N, steps=10)
+    assert report.throughput.step_s == pytest.approx(expected, rel=0.01, abs=3 * size * ETHERNET.alpha)
+    assert report.throughput.sent_bytes == pytest.approx(2 * away * N)
+
+
+def test_a_window_pushes_less_often():
+    report = simulate(ParameterServer(window=10), Cluster(1), STEP, N, steps=100)
+    assert report.throughput.step_s == pytest.approx(0.1 + (2 * MESSAGE_S + N * ETHERNET.gamma) / 10, rel=0.01)
+    assert report.throughput.sent_bytes == pytest.approx(2 * N / 10)
+
+
+@pytest.mark.parametrize("backup", [0, 1, 3])
+def test_backup_workers_stand_in_for_stragglers(backup):
+    """Of 8 workers, 2 take three times as long: from two backups on they no longer count."""
+    compute = Compute(0.1, stragglers=2, slowdown=3)
+    mode = ParameterServer("bsp", backup=backup)
+    through = simulate(mode, Cluster(8, Link(1e-9, 0, 0)), compute, 4, steps=50).throughput
+    seconds = 0.1 if backup > 2 else 0.3
+    assert through.samples_per_s == pytest.approx((8 - backup) / seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("needed", [4, 12])
+def test_the_first_of_exponential_times(needed):
+    """The N-th of N + b exponential times comes after H(N + b) - H(b) means; a step takes no less: late ones lag."""
+    size, harmonic = 16, lambda n: sum(1 / k for k in range(1, n + 1))
+    compute = Compute(1.0, "exponential")
+    mode = ParameterServer("bsp", backup=size - needed)
+    through = simulate(mode, Cluster(size, Link(1e-9, 0, 0)), compute, 4, steps=6000).throughput
+    least = harmonic(size) - harmonic(size - needed)
+    assert 0.99 * least <= through.step_s * needed / size < harmonic(size)
+
+
+def test_backups_are_for_synchronous_steps():
+    with pytest.raises(ValueError, match='Take consistency "bsp"'):
+        ParameterServer("ssp", 2, backup=1)
+
+
 def test_a_lone_worker_pushes_and_pulls():
     expected = 0.1 + 2 * MESSAGE_S + N * ETHERNET.gamma
     for consistency in ("bsp", "ssp", "async"):
@@ -281,6 +479,46 @@ def test_stragglers_and_pauses():
     times = Compute(1.0, stragglers=2, slowdown=4, pause=0.25, pause_s=10).draw(np.random.default_rng(0), 5, 4000)
     np.testing.assert_allclose(times.mean(axis=0), [6.5, 6.5, 3.5, 3.5, 3.5], rtol=0.05)
     assert set(np.unique(times)) == {1, 4, 11, 14}
+
+
+# ---- what must grow or fall
+
+MODES = [
+    AllReduce("auto"),
+    AllReduce("ring", None),
+    Averaging(4, "auto"),
+    ThroughDriver(0.1, 120e6),
+    Gossip(gossip.Ring(), listen=4),
+    AsyncGossip(),
+    ParameterServer("bsp"),
+    ParameterServer("ssp", 2),
+    ParameterServer("async", servers=4, colocated=True),
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=repr)
+def test_slower_links_and_slower_workers_never_help(mode):
+    def rate(link=ETHERNET, nbytes=N, **compute):
+        return simulate(
+            mode, Cluster(16, link), Compute(**{"seconds": 0.1} | compute), nbytes, steps=12
+        ).throughput.step_s
+
+    base = rate()
+    assert base <= rate(nbytes=2 * N) * 1.0001
+    assert base <= rate(ETHERNET._replace(beta=4e-9)) * 1.0001
+    assert base <= rate(ETHERNET._replace(alpha=5e-4)) * 1.0001
+    assert base <= rate(seconds=0.2) * 1.0001
+    assert base <= rate(stragglers=1) * 1.0001
+    assert base <= rate(pause=0.5, pause_s=0.2) * 1.0001
+
+
+@pytest.mark.parametrize("mode", MODES, ids=repr)
+def test_efficiency_falls_with_the_workers(mode):
+    compute, sizes = Compute(0.1, "exponential"), (1, 4, 32, 256)
+    found = [simulate(mode, Cluster(size), compute, N, steps=max(20, 2000 // size)).throughput for size in sizes]
+    for few, many in pairwise(t.efficiency for t in found):
+        assert many < few * 1.03
+    assert all(0 <= t.waiting < 1 for t in found)
 
 
 # ---- the whole

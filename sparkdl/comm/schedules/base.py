@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol
 
@@ -63,6 +64,7 @@ class Schedule(Hashable, Protocol):
     def __call__(self, rank: int, size: int, count: int, segment: int, /) -> Iterator[Step]: ...
 
 
+@lru_cache(maxsize=64)
 def cuts(count: int, size: int) -> tuple[int, ...]:
     """The size + 1 bounds of `size` chunks of `count` elements that differ by one element at most."""
     return tuple(count * i // size for i in range(size + 1))

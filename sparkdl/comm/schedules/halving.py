@@ -36,7 +36,8 @@ class Folded:
             return
         if rank < folded:
             yield Step(recvs=(Recv(rank - 1, 0, count, "reduce"),))
-        yield from among([*range(1, folded, 2), *range(folded, size)], self.core, rank, count, segment)
+        members = [*range(1, folded, 2), *range(folded, size)] if folded else range(size)
+        yield from among(members, self.core, rank, count, segment)
         if rank < folded:
             yield Step(sends=(Send(rank - 1, 0, count),))
 
