@@ -33,6 +33,18 @@ def test_metropolis_weights_are_doubly_stochastic(case: TopologyCase) -> None:
 
 
 @each
+def test_neighbours_of_rotational_topologies_go_round(case: TopologyCase) -> None:
+    for size in SIZES:
+        alike = all(
+            tuple((peer - rank) % size for peer in case.topology(step, rank, size).targets)
+            == case.topology(step, 0, size).targets
+            for step in STEPS
+            for rank in range(size)
+        )
+        assert alike or not case.topology.rotational
+
+
+@each
 def test_lone_ranks_have_no_neighbours_and_steps_repeat(case: TopologyCase) -> None:
     for step in STEPS:
         assert case.topology(step, 0, 1) == ((), ())
