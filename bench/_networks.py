@@ -37,10 +37,10 @@ def can_throttle() -> bool:
 
 
 @contextmanager
-def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
+def throttled_hosts(count: int, rate: str, queue: str = QUEUE, tcp: str | None = None) -> Iterator[list[str]]:
     """The names of `count` namespaces on one bridge, each of which sends and receives at most `rate` ("1gbit").
 
-    This process is on the bridge too, at DRIVER, and not throttled.
+    This process is on the bridge too, at DRIVER, and not throttled. tcp: the congestion control of the namespaces.
     """
     hub = f"sparkdl-{os.getpid()}"
     port = f"sdl{os.getpid()}"
@@ -61,7 +61,9 @@ def throttled_hosts(count: int, rate: str) -> Iterator[list[str]]:
             _ip(f"-n {name} link set {INTERFACE} up")
             _ip(f"-n {name} link set lo up")
             for where, device in ((name, INTERFACE), (hub, f"port{i}")):
-                _run(f"tc -n {where} qdisc add dev {device} root tbf rate {rate} burst {BURST} limit {QUEUE}")
+                _run(f"tc -n {where} qdisc add dev {device} root tbf rate {rate} burst {BURST} limit {queue}")
+            if tcp is not None:
+                _run(f"ip netns exec {name} sysctl -qw net.ipv4.tcp_congestion_control={tcp}")
         yield names
     finally:
         # A namespace takes its devices with it in its own time; the next one's may have the same name.
