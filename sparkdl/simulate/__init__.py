@@ -5,6 +5,7 @@ from __future__ import annotations
 from sparkdl.simulate.cluster import ETHERNET, Cluster, Compute
 from sparkdl.simulate.collective import Collective
 from sparkdl.simulate.gossip import AsyncGossip, Gossip
+from sparkdl.simulate.memory import SharedMemory
 from sparkdl.simulate.modes import AllReduce, Averaging, ThroughDriver
 from sparkdl.simulate.run import Report, Staleness, Throughput, simulate
 from sparkdl.simulate.server import ParameterServer
@@ -22,6 +23,7 @@ __all__ = [
     "Mode",
     "ParameterServer",
     "Report",
+    "SharedMemory",
     "Staleness",
     "ThroughDriver",
     "Throughput",

@@ -38,6 +38,7 @@ from sparkdl.simulate import (
     Compute,
     Gossip,
     ParameterServer,
+    SharedMemory,
     ThroughDriver,
     simulate,
 )
@@ -460,6 +461,14 @@ def test_ssp_bounds_staleness(slack):
     assert 0 < report.staleness.most <= 7 * (2 * slack + 1)
     free = simulate(ParameterServer("async"), Cluster(8, Link(1e-6, 0, 0)), compute, 4, steps=200)
     assert free.staleness.mean == pytest.approx(7, rel=0.05)
+
+
+def test_workers_in_one_memory_neither_send_nor_wait():
+    """Of P memoryless workers the others make P - 1 updates in one's step, on average."""
+    report = simulate(SharedMemory(), Cluster(8), Compute(0.1, "exponential"), N, batch=3, steps=3000)
+    assert report.throughput == pytest.approx((8 * 3 / 0.1, 0.1, 1.0, 0.0, 0.0), rel=0.02)
+    assert report.staleness.mean == pytest.approx(7, rel=0.02)
+    assert simulate(SharedMemory(), Cluster(1), STEP, N).staleness == (0, 0)
 
 
 # ---- compute times
