@@ -567,6 +567,7 @@ STRATEGIES = [
     StrategyCase("model_averaging-driver", ModelAveraging(1, optimizer_state="average", through="driver")),
     StrategyCase("model_averaging-together", ModelAveraging(7, start_step=10**6)),
     StrategyCase("parameter_server-bsp", ParameterServer("bsp")),
+    StrategyCase("parameter_server-products", ParameterServer("bsp", factors=False)),
     StrategyCase("parameter_server-bsp-1", ParameterServer("bsp", servers=1)),
     StrategyCase("parameter_server-ssp-0", ParameterServer("ssp", staleness=0)),
     StrategyCase("parameter_server-group", ParameterServer("bsp", group=2)),

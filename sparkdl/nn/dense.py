@@ -58,7 +58,8 @@ class Dense(Layer):
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
         x, dy = cache, _rows(dy)
-        add_product(g["W"], _rows(x).T, dy)
+        if ctx.outer is None or not ctx.outer(g["W"], _rows(x), dy):
+            add_product(g["W"], _rows(x).T, dy)
         if self.bias:
             add(g["b"], dy.sum(axis=0))
         if not ctx.dx:

@@ -45,6 +45,8 @@ class Ctx:
 
     `ready(path)` hears in the backward pass that the gradients of the layer at `path` are complete. `sync(sums)` adds
     up an array over all workers that share the minibatch, in place: every one of them calls it, in the same order.
+    `outer(g, x, dy)` may take over to add x^T dy to the gradient g (D, units) of a weight matrix, for x (R, D) and dy
+    (R, units), and says whether it does: a layer asks it in the backward pass, and where nobody does adds the product.
     `path` says where in the net the pass stands; it is kept up only for a clock or for `ready`. `dx` tells a backward
     pass whether the gradient of the layer's input is wanted; where it is not, what `backward` returns has no meaning.
     """
@@ -55,6 +57,7 @@ class Ctx:
     path: str = ""
     ready: Callable[[str], None] | None = None
     sync: Callable[[Array], None] | None = None
+    outer: Callable[[Any, Array, Array], bool] | None = None
     dx: bool = True
 
     def child(self, name: str, dx: bool = True) -> Ctx:

@@ -18,7 +18,7 @@ from sparkdl.strategies.server_salvage import restore
 from sparkdl.strategies.server_shard import Damping
 from sparkdl.strategies.server_steps import ClockSteps, FreeServerSteps, Settings
 from sparkdl.strategies.words import Words
-from sparkdl.train import Run, Task
+from sparkdl.train import Run, Task, Training
 
 __all__ = ["ParameterServer"]
 
@@ -51,6 +51,10 @@ class ParameterServer(PeerStrategy):
     gets. Between groups the consistency is as set; staleness, damping and backup count groups. dedicated: the first
     `servers` workers only serve; they hold no rows, and the others train. training.workers counts both.
 
+    factors: of a dense layer, x and delta are pushed in place of the gradient x^T delta wherever they are smaller,
+    which depends on the worker's rows of the minibatch (Chilimbi et al. 2014). That goes with update_on = "servers",
+    group 1 and accumulate 1, without compressor and clip_value; otherwise it has no effect.
+
     training.clip_* clip the gradient of each worker, or group. compressor: of what is pushed, with error feedback on
     the worker. trace: a folder on the workers' disks into which each server writes, as JSON lines, every push and read
     in the order in which they took effect. The history tells the staleness, by updates of others, and the pushes
@@ -69,6 +73,7 @@ class ParameterServer(PeerStrategy):
     trace: str = ""
     group: int = field(default=1, metadata=COUNT)
     dedicated: bool = False
+    factors: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,6 +138,7 @@ class ParameterServer(PeerStrategy):
             servers=self.servers or size,
             group=self.group,
             spare=self.spare,
+            factors=self._sends_factors(peer.task.training),
             local=self.update_on == "workers",
             window=self.window,
             quorum=self._teams(size) - self.backup if self.whole_clocks else 0,
@@ -143,6 +149,10 @@ class ParameterServer(PeerStrategy):
             trace=self.trace,
         )
         return (FreeServerSteps if settings.lead is None else ClockSteps)(settings, peer)
+
+    def _sends_factors(self, training: Training) -> bool:
+        plain = self.compressor == Uncompressed() and self.update_on == "servers" and self.group == 1
+        return self.factors and plain and training.accumulate == 1 and training.clip.value is None
 
     def _teams(self, workers: int) -> int:
         return -(-(workers - self.spare) // self.group)

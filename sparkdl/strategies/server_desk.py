@@ -9,6 +9,7 @@ import numpy as np
 
 from sparkdl.comm import CommError, Transport
 from sparkdl.comm.compress import Compressor, Uncompressed
+from sparkdl.strategies.factors import FactorCodec
 from sparkdl.strategies.server_post import TAG, Kind, Request
 from sparkdl.strategies.server_shard import Applied, Contribution, Replica, Shard
 
@@ -71,10 +72,10 @@ class Desk:
         self,
         callers: int,
         shard: Shard,
-        compressor: Compressor,
+        codec: Compressor | FactorCodec,
         neighbours: Neighbours | None = None,
     ) -> None:
-        self._shard, self._compressor, self._neighbours = shard, compressor, neighbours
+        self._shard, self._codec, self._neighbours = shard, codec, neighbours
         self._callers = callers
         self._waiting: dict[int, _Pull] = {}
         self._stop = _Stop()
@@ -171,15 +172,15 @@ class Desk:
                 self._t.isend(rank, TAG, Request(Kind.BYE).array())  # not waited for: both may be leaving
 
     def _received(self, rank: int, request: Request) -> Contribution:
-        t, shard, compressor = self._t, self._shard, self._compressor
+        t, shard, codec = self._t, self._shard, self._codec
         params, buffers = shard.part.params, shard.part.buffers
-        if compressor == Uncompressed():
+        if codec == Uncompressed():
             t.recv(rank, TAG, vec := np.empty_like(params))
         else:
             if not 0 <= request.nbytes <= 2 * params.nbytes + SPARE_BYTES:
                 raise CommError(f"rank {rank} announces a push of {request.nbytes} bytes", rank=t.rank, peer=rank)
             t.recv(rank, TAG, message := np.empty(request.nbytes, np.uint8))
-            compressor.add_into(vec := np.zeros_like(params), message)
+            codec.add_into(vec := np.zeros_like(params), message)
         t.recv(rank, TAG, rest := np.empty(buffers.size + 3, buffers.dtype))
         weight, rows, loss = rest[-3:].tolist()
         return Contribution(rank, request.sequence, request.clock, vec, rest[:-3], weight, rows, loss)

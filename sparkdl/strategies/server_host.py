@@ -18,6 +18,7 @@ from sparkdl.comm.compress import Compressor, Uncompressed
 from sparkdl.comm.transport.among import Among
 from sparkdl.errors import TrainingError
 from sparkdl.nn import Array
+from sparkdl.strategies.factors import Factors, at_rows
 from sparkdl.strategies.free import Service
 from sparkdl.strategies.peer import Peer
 from sparkdl.strategies.reducing import MEMORY
@@ -45,6 +46,7 @@ class Settings:
     servers: int
     group: int
     spare: int
+    factors: bool
     local: bool
     window: int
     quorum: int
@@ -67,6 +69,10 @@ class Post:
         rank, size, m = peer.comm.rank, peer.comm.size, settings.servers
         whole = settings.compressor != Uncompressed()  # some compress matrices
         self._bounds = slice_bounds(optimizer, layout, m, whole)
+        self.factors: Factors | None = None
+        if settings.factors:
+            self._bounds = at_rows(self._bounds, layout)
+            self.factors = Factors(layout, self._bounds)
         self._parts = [slice(a, b) for a, b in pairwise(self._bounds)]
         self._segments = [segments_within(layout, part) for part in self._parts]
         ends = range(size, size + m)
@@ -78,7 +84,9 @@ class Post:
         dtype = peer.run.params.dtype
         seed = peer.task.training.seed
         first = len(team.callers)
-        self.servers = Servers(line, first, self._bounds, settings.compressor, self._segments, seed, dtype)
+        self.servers = Servers(
+            line, first, self._bounds, settings.compressor, self._segments, seed, dtype, self.factors
+        )
         self._take_memories()
         self._like = {} if settings.local else {name: slot.dtype for name, slot in peer.run.opt_state.items()}
         self.shard: Shard | None = None
@@ -89,7 +97,8 @@ class Post:
             if settings.replicate:
                 before, after = (first + (rank + shift) % m for shift in (-1, 1))
                 self._neighbours = Neighbours(before, after, Replica(self._part((rank - 1) % m)))
-            desk = Desk(first, self.shard, settings.compressor, self._neighbours)
+            codec = settings.compressor if self.factors is None else self.factors.codecs[rank]
+            desk = Desk(first, self.shard, codec, self._neighbours)
             self._service = Service(desk.serve, Among(own[0], circle), "server")
         if not settings.local:
             peer.run.opt_state = {}

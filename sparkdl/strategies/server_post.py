@@ -15,6 +15,7 @@ from sparkdl.comm.compress.memory import State
 from sparkdl.comm.transport.metered import Metered
 from sparkdl.nn import Array
 from sparkdl.optim import Segment
+from sparkdl.strategies.factors import Factors
 
 __all__ = ["TAG", "Answer", "Kind", "Request", "Servers"]
 
@@ -63,7 +64,7 @@ class Servers:
     """A line to all servers, the ranks of the circle from `first` on.
 
     `bounds` cut the trainable entries; the first server has the buffers too. Pushes are compressed, each server's with
-    a memory of its own; weights come as they are.
+    a memory of its own, or hold what `factors` has; weights come as they are.
     """
 
     def __init__(
@@ -75,15 +76,16 @@ class Servers:
         segments: Sequence[Sequence[Segment]],
         seed: int,
         dtype: np.dtype[np.floating],
+        factors: Factors | None = None,
     ) -> None:
         self.meter = Metered(transport)
         self._ranks = range(first, first + len(bounds) - 1)
         self._parts = [slice(a, b) for a, b in pairwise(bounds)]
         self._n, self._compressor, self._seed = bounds[-1], compressor, seed
-        self._plain = compressor == Uncompressed()
+        self._plain, self._factors = compressor == Uncompressed() and factors is None, factors
         self.memories: list[State] = (
             []
-            if self._plain
+            if compressor == Uncompressed()
             else [
                 compressor.init(part.stop - part.start, dtype, own)
                 for part, own in zip(self._parts, segments, strict=True)
@@ -147,5 +149,7 @@ class Servers:
             self.meter.isend(rank, TAG, Request(Kind.BYE).array()).wait()
 
     def _message(self, k: int, vec: Array) -> Array:
+        if self._factors is not None:
+            return self._factors.message(k, vec)
         rng = generator_for(self._compressor, self._seed, self._sequence, self.meter.rank + k * self.meter.size)
         return self._compressor.encode(vec, self.memories[k], rng)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +34,9 @@ class _Work:
         layout = peer.task.model.layout
         self._n, self._size = layout.num_trainable, layout.size
         self._vec = np.empty(layout.size + TAIL, peer.run.params.dtype)
+        self._factors = post.factors
+        if self._factors is not None:
+            peer.worker.outer = self._factors.take
         self._from: Array = np.empty(0)
         self._weight = self._rows = self._loss = 0.0
         self.made = 0  # updates since the last push
@@ -53,6 +57,8 @@ class _Work:
     def minibatch(self, epoch: int, index: int) -> tuple[Part, StepSums]:
         """Train on one minibatch; pushes what is due. Counts run.step on."""
         peer, vec, started = self.peer, self._vec, time.perf_counter()
+        if self._factors is not None:
+            self._factors.begin(vec)
         part = peer.worker.gradient(peer.run.params, epoch, index, vec)
         met = time.perf_counter()
         self.team.add(vec, everywhere=self.settings.local)
@@ -87,19 +93,35 @@ class _Work:
         loss, weight, rows = vec[self._size : self._size + 3].tolist()
         lr, length = learning_rate(task, run), 0.0
         if weight > 0 and self.team.speaks:
-            grad, clip = vec[:n], task.training.clip
-            if clip.value is None and clip.norm is None:
-                length = norm(grad) / weight
-            else:
-                grad /= weight
-                length = clip.apply(grad)
-                grad *= weight
+            length = self._clipped(vec[:n], weight)
             if not (np.isfinite(length) and np.isfinite(loss)):
                 nonfinite(task, run, loss, length)
                 vec[: self._size], weight, rows = 0, 0.0, 0.0
+        if self._factors is not None and not rows:
+            self._factors.nothing()
         self._push(vec[: self._size], weight, rows, loss)
         run.step += 1
         return StepSums(loss, weight, int(rows), lr, length)
+
+    def _clipped(self, grad: Array, weight: float) -> float:
+        """Clip sums over so much weight as `Clip.apply` does their mean, in place; returns the norm that it had."""
+        clip, factors = self.peer.task.training.clip, self._factors
+        if clip.value is not None:
+            grad /= weight
+            length = clip.apply(grad)
+            grad *= weight
+            return length
+        total = norm(grad)
+        if factors is not None:
+            total = math.sqrt(total**2 + factors.squares())
+            if total > np.finfo(grad.dtype).max:
+                total = math.inf  # the product would not be finite
+        length = total / weight
+        if clip.norm is not None and clip.norm < length < math.inf:
+            grad *= clip.norm / length
+            if factors is not None:
+                factors.scale(clip.norm / length)
+        return length
 
     def _push(self, vec: Array, weight: float, rows: float, loss: float) -> None:
         started = time.perf_counter()

@@ -53,7 +53,7 @@ class ShardWorker:
     """One shard together with what computing over it reuses from step to step.
 
     A worker that meets others within a step sets `ready` and `sync` for its contexts (see `nn.Ctx`). `ready` hears of
-    the last minibatch of an update only: until then more is to be added.
+    the last minibatch of an update only: until then more is to be added. `outer` is for its contexts as well.
     """
 
     def __init__(self, task: Task, handle: Handle) -> None:
@@ -64,6 +64,7 @@ class ShardWorker:
         self._batches: Any = ()
         self.ready: Callable[[str], None] | None = None
         self.sync: Callable[[Array], None] | None = None
+        self.outer: Callable[[Any, Array, Array], bool] | None = None
         memory.hold()
 
     def gradient(self, params: Array, epoch: int, step: int, out: Array | None = None) -> Part:
@@ -78,7 +79,7 @@ class ShardWorker:
         grad = vec[:size]
         acc = task.metrics.zeros()
         rng = np.random.default_rng((task.training.seed, DROPOUT, epoch, step, self.part))
-        ctx = Ctx(train=True, rng=rng, clock=profile, sync=self.sync)
+        ctx = Ctx(train=True, rng=rng, clock=profile, sync=self.sync, outer=self.outer)
         loss = weight = data_s = 0.0
         rows = 0
         minibatches = self._minibatches(epoch, step)
