@@ -7,7 +7,9 @@ cd "$(dirname "$0")/.."
 venv=.venv
 stamp=$venv/.installed
 wanted="$(cat pyproject.toml constraints.txt | cksum) $PWD"
-compile_kernels() { "$venv/bin/python" -m sparkdl.compiled >/dev/null || echo "NumPy's kernels will run." >&2; }
+compile_kernels() {
+  { "$venv/bin/python" -m sparkdl.compiled || echo "NumPy's kernels will run." >&2; } | { grep -v "are ready in" || true; }
+}
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && usable "$venv/bin/python"; then
