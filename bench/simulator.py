@@ -3,9 +3,9 @@
 python bench/simulator.py [--rate 200mbit] [--processes 2 4 8] [--modes NAME ...] [--tcp reno] [--json FILE]
 
 Each process is a host of its own, a network namespace whose link has the given rate (needs root). A local step sleeps,
-for as long each time or for random times, so that the machine's few cores are not what is measured. The links are
-measured on the same networks, and the local step by a fit whose processes meet nobody; nothing else is given to the
-simulator.
+for as long each time or for random times, so that the machine's few cores are not what is measured. The simulator is
+given those times, the links as they were measured on the same networks, and what a local step takes besides, which a
+fit tells whose processes meet nobody. Run one benchmark of namespaces at a time: they use the same addresses.
 
 The links' congestion control is Reno, behind deep queues. With BBR, a connection that has rested for some 0.2 s moves
 2 MB a third slower than one in use, which the cost model does not know: ways that change partners (butterflies, trees)
@@ -23,15 +23,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
+from statistics import harmonic_mean
 from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
+import numpy as np
 import pyarrow as pa
 from _networks import CIDR, DRIVER, Enter, can_throttle, throttled_hosts
-from _sleeper import Sleeper, step_starts
+from _sleeper import Sleeper, laps_in
 from report import Row, arguments, report
 
 from sparkdl.backends import ProcessBackend
@@ -65,8 +66,24 @@ ALONE = ModelAveraging(period=10**6, **TCP)
 TIMES = {"constant": Compute(SLEEP_S), "lognormal": Compute(SLEEP_S, "lognormal", cv=0.5)}
 
 
-def measured(strategy: Strategy, compute: Compute, backend: ProcessBackend, processes: int, data: pa.Table) -> float:
-    """Seconds of a step of a real fit, once it has warmed up; the mean over its processes."""
+class Replayed:
+    """Compute times that were slept, (steps, processes), with what a local step takes besides."""
+
+    def __init__(self, slept_s: np.ndarray, besides_s: float) -> None:
+        self.table, self.at = slept_s + besides_s, 0
+        self.seconds = float(self.table.mean())
+
+    def draw(self, rng: np.random.Generator, workers: int, steps: int) -> np.ndarray:
+        """The next rows, from the first one on again after the last."""
+        rows = np.arange(self.at, self.at + steps) % len(self.table)
+        self.at += steps
+        return self.table[rows]
+
+
+def measured(
+    strategy: Strategy, compute: Compute, backend: ProcessBackend, processes: int, data: pa.Table
+) -> tuple[float, np.ndarray]:
+    """Seconds of a step of a real fit, by the steps of all its processes once it has warmed up; what they slept."""
     with tempfile.TemporaryDirectory() as folder:
         net = Sequential([Sleeper(compute, BALLAST, folder), Dense(2)])
         training = Training(epochs=1, batch_size=ROWS * processes, steps_per_epoch=WARM_UP + STEPS + 1)
@@ -80,7 +97,10 @@ def measured(strategy: Strategy, compute: Compute, backend: ProcessBackend, proc
             workers=processes,
             master=backend,
         )
-        return mean((starts[-1] - starts[WARM_UP]) / (len(starts) - 1 - WARM_UP) for starts in step_starts(folder))
+        table = [laps[WARM_UP:] for laps in laps_in(folder)]
+    step_s = harmonic_mean((laps[-1].start - laps[0].start) / (len(laps) - 1) for laps in table)
+    least = min(map(len, table)) - 1
+    return step_s, np.array([[lap.slept_s for lap in laps[:least]] for laps in table]).T
 
 
 def measure(hosts: list[str], folder: Path) -> Path:
@@ -131,14 +151,14 @@ def compared(args: argparse.Namespace, processes: int, data: pa.Table, folder: P
         link = links_at(measure(hosts, folder)).between.link
         print(f"{processes} hosts: {1e6 * link.alpha:.0f} us, {8e-9 / link.beta:.3f} Gbit/s,", end=" ", flush=True)
         backend = ProcessBackend(processes, Enter(tuple(hosts)), DRIVER)
-        alone_s = measured(ALONE, TIMES["constant"], backend, processes, data)
+        alone_s, _ = measured(ALONE, TIMES["constant"], backend, processes, data)
         print(f"{1e3 * alone_s:.1f} ms of a local step; seconds of a step measured, simulated, ratio")
         for name in args.modes:
             for kind, compute in TIMES.items():
-                real = measured(MODES[name], compute, backend, processes, data)
-                local = Compute(alone_s, compute.distribution, compute.cv * SLEEP_S / alone_s)
+                real, slept = measured(MODES[name], compute, backend, processes, data)
+                local: Any = Replayed(slept, alone_s - SLEEP_S)
                 mode, nbytes = MODES[name].simulated(processes), 4 * (BALLAST + 18)
-                through = simulate(mode, Cluster(processes, link), local, nbytes, steps=4000).throughput
+                through = simulate(mode, Cluster(processes, link), local, nbytes, steps=len(slept)).throughput
                 rows.append(Row(f"{name}, {kind}, {processes}", real, through.step_s, through.step_s / real, "s"))
                 print(f"  {rows[-1].name:<36} {real:8.4f} {through.step_s:8.4f} {rows[-1].ratio:6.3f}", flush=True)
     return rows

@@ -30,8 +30,8 @@ class ParameterServer(Mode):
     alpha + n beta. A worker at clock c pulls once the slowest has come to c - s: "bsp" has s = 0, "ssp" `staleness`,
     "async" no limit.
 
-    Servers have ports of their own, or with `colocated` those of workers: these carry their own pushes and pulls too,
-    save the part that is there already.
+    Servers have ports of their own, or with `colocated` those of the first workers: these carry their own pushes and
+    pulls too, save the part that is there already.
 
     `backup` workers more than needed take part in "bsp": of P pushes the first P - backup make the update; what comes
     later is dropped, and its worker pulls at once. Dropped steps do not count as made.
@@ -67,21 +67,23 @@ class ParameterServer(Mode):
 
 
 class _Pipe:
-    """One direction of the servers' ports: busy_s each for one worker's messages, which take least_s at its own port.
+    """One direction of `servers` ports: busy_s each for one worker's messages, which take least_s at its own port."""
 
-    The workers whose ports they are load the other direction, `own_s` of each on average.
-    """
-
-    def __init__(self, busy_s: float, least_s: float, own_s: float) -> None:
-        self.busy_s, self.least_s, self.own_s = busy_s, least_s, own_s
+    def __init__(self, busy_s: float, least_s: float, servers: int) -> None:
+        self.busy_s, self.least_s, self.servers = busy_s, least_s, servers
         self.free = 0.0
 
-    def pass_through(self, now: float, other: _Pipe) -> float:
-        """When what is sent now is through; other is the other direction."""
+    def pass_through(self, now: float) -> float:
+        """When what is sent now is through."""
         self.free = max(now, self.free) + self.busy_s
-        if self.own_s:
-            other.free = max(now, other.free) + self.own_s
         return max(self.free, now + self.least_s)
+
+    def pass_from_server(self, now: float, other: _Pipe) -> float:
+        """The same for a worker that is a server: a part stays where it is, the rest loads the other direction too."""
+        away = 1 - 1 / self.servers
+        self.free = max(now, self.free) + away * self.busy_s
+        other.free = max(now, other.free) + away * self.least_s / self.servers
+        return max(self.free, now + away * self.least_s)
 
 
 class _Rounds:
@@ -140,7 +142,7 @@ class _Queue:
         self.setting, self.size, self.gate, self.window = setting, setting.cluster.workers, gate, mode.window
         self.pushes = -(-setting.steps // mode.window)  # of a worker, on average
         self.needed, self.in_step = needed, mode.lead == 0
-        self.away = 1 - 1 / self.size if mode.colocated else 1.0  # share of the weights that lies elsewhere
+        self.hosting = min(mode.servers, self.size) if mode.colocated else 0  # the first so many workers are servers
         self.pushed_bytes = sum(message_bytes(setting, mode.compressor))
         self.pushing = self._pipe(mode, self.pushed_bytes, setting.cluster.link.gamma)
         self.pulling = self._pipe(mode, setting.nbytes, 0.0)
@@ -151,11 +153,13 @@ class _Queue:
         self.waited, self.sent = 0.0, 0
 
     def _pipe(self, mode: ParameterServer, nbytes: float, gamma: float) -> _Pipe:
-        (alpha, beta, _), away = self.setting.cluster.link, self.away
+        alpha, beta, _ = self.setting.cluster.link
         servers = min(mode.servers, self.size) if mode.colocated else mode.servers
-        busy_s = away * (alpha + nbytes * (beta + gamma) / servers)
-        least_s = away * (servers * alpha + nbytes * beta)
-        return _Pipe(busy_s, least_s, least_s / self.size if mode.colocated else 0.0)
+        busy_s, least_s = alpha + nbytes * (beta + gamma) / servers, servers * alpha + nbytes * beta
+        return _Pipe(busy_s, least_s, servers)
+
+    def _through(self, rank: int, now: float, pipe: _Pipe, other: _Pipe) -> float:
+        return pipe.pass_from_server(now, other) if rank < self.hosting else pipe.pass_through(now)
 
     def run(self) -> Outcome:
         total, first = self.needed * self.pushes, self.needed * int(WARM_UP * self.pushes)
@@ -165,7 +169,7 @@ class _Queue:
         while len(staleness) < total:
             now, rank, pushed = heapq.heappop(self.events)
             if not pushed:
-                heapq.heappush(self.events, (self.pushing.pass_through(now, self.pulling), rank, True))
+                heapq.heappush(self.events, (self._through(rank, now, self.pushing, self.pulling), rank, True))
                 continue
             counts, ready = self.gate.push(rank)
             self.arrived[rank], self.sent = now, self.sent + 1
@@ -177,9 +181,10 @@ class _Queue:
                 self.waited += now - self.arrived[other]
                 self.seen[other] = len(staleness)
                 asked = now + self.setting.cluster.link.alpha
-                self._compute(self.pulling.pass_through(asked, self.pushing), other)
+                self._compute(self._through(other, asked, self.pulling, self.pushing), other)
         made = (total - first) * self.window
-        sent = (self.pushed_bytes + self.setting.nbytes) * self.away * self.sent / (total * self.window)
+        away = 1 - 1 / self.size if self.hosting else 1.0  # share of the weights that lies elsewhere, on average
+        sent = (self.pushed_bytes + self.setting.nbytes) * away * self.sent / (total * self.window)
         waiting_s = self.waited / (self.sent * self.window)
         return Outcome(made, ends[-1] - ends[first], sent, np.array(staleness[first:]), waiting_s)
 

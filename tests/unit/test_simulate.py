@@ -388,6 +388,15 @@ def test_servers_on_every_worker_are_a_ring_in_two_phases(size):
     assert report.throughput.sent_bytes == pytest.approx(2 * away * N)
 
 
+@pytest.mark.parametrize("size", [2, 8])
+def test_one_server_on_a_worker_serves_the_others(size):
+    """P - 1 whole pushes in a row; the pulls are a phase of their own, of which the first overlaps the next step."""
+    mode = ParameterServer("bsp", colocated=True)
+    pushes = (size - 1) * (ETHERNET.alpha + N * (ETHERNET.beta + ETHERNET.gamma))
+    expected = 0.1 + pushes + 2 * ETHERNET.alpha + N * ETHERNET.beta
+    assert step_s(mode, Cluster(size), steps=20) == pytest.approx(expected, rel=0.01)
+
+
 def test_a_window_pushes_less_often():
     report = simulate(ParameterServer(window=10), Cluster(1), STEP, N, steps=100)
     assert report.throughput.step_s == pytest.approx(0.1 + (2 * MESSAGE_S + N * ETHERNET.gamma) / 10, rel=0.01)
