@@ -125,7 +125,7 @@ class TestMessages:
             return answers
 
         def serve(t: Transport) -> list[int]:
-            found = []
+            found, pending = [], []
             assert t.wait_any([2, 1], 0.0) in (None, 2)
             for turn in range(len(order)):
                 peer = t.wait_any([1, 2])
@@ -133,8 +133,9 @@ class TestMessages:
                 t.recv(peer, 0, out := np.empty(1, np.int64))
                 assert out[0] == turn
                 found.append(peer)
-                for other in (1, 2):
-                    t.isend(other, 0, np.array([turn * 10]))
+                pending += [t.isend(other, 0, np.array([turn * 10])) for other in (1, 2)]
+            for each in pending:
+                each.wait()
             return found
 
         with group(kind, 3) as ranks:
