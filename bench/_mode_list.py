@@ -78,7 +78,7 @@ MODES = [
     Mode("gossip, one peer", "gossip", Gossip()),
     Mode("gossip, ring", "gossip", Gossip(Ring()), settings="a"),
     Mode("gossip, combine first", "gossip", Gossip(order="combine_then_adapt"), settings="a"),
-    Mode("gossip, push-sum", "gossip", Gossip(RandomOut(), push_sum=True), settings="a"),
+    Mode("gossip, push-sum", "gossip", Gossip(RandomOut(2), push_sum=True), LR / 2, settings="a"),
     Mode("gossip, Int8", "gossip", Gossip(Ring(), compressor=Int8(feedback=False), rate=0.9)),
     Mode("bsp, 1 backup", "asynchronous", ParameterServer(consistency="bsp", backup=1)),
     Mode("ssp, on servers", "asynchronous", ParameterServer(staleness=2), 0.25, 0.5, settings="a"),

@@ -28,7 +28,7 @@ VALID_ROWS = 4000
 def run(args: argparse.Namespace) -> int:
     """Measure what the options say and report; 1 where a mode failed."""
     if args.from_json is not None:
-        results, failed = [Result(**row) for row in json.loads(args.from_json.read_text())], []
+        results, failed = read(args.from_json), []
     else:
         results, failed = measured(args)
     print("\n".join(goals(results)))
@@ -39,6 +39,16 @@ def run(args: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
     return bool(failed)
+
+
+def read(paths: list[Path]) -> list[Result]:
+    """The results in these files, printed; where a mode stands in several, those of the last."""
+    rows = [Result(**row) for path in paths for row in json.loads(path.read_text())]
+    results = list({(row.setting, row.mode): row for row in rows}.values())
+    for setting in SETTINGS:
+        print(f"\n({setting}) {SETTINGS[setting]}\n{heading()}")
+        print("\n".join(line(result) for result in results if result.setting == setting))
+    return results
 
 
 def measured(args: argparse.Namespace) -> tuple[list[Result], list[str]]:

@@ -16,14 +16,15 @@ COLOURS = {
     "gossip": "#d98e04",
     "asynchronous": "#c8385a",
 }
-CURVES = {  # those of each family that are drawn, and how
+CURVES = {  # what is drawn, and how
     "allreduce": "-",
     "allreduce, PowerSGD": "-",
-    "averaging, period 16": "-",
-    "gossip, one peer": "-",
-    "gossip, asynchronous": "-",
+    "averaging, period 8": "-",
+    "gossip, Int8": "-",
+    "ssp": ":",
     "async": "--",
-    "ssp, staleness 3": ":",
+    "async, window 8": "-",
+    "gossip, asynchronous": "-.",
 }
 
 
@@ -35,7 +36,7 @@ def plot(results: list[Result], path: Path, target: float) -> None:
     from matplotlib import pyplot
 
     slow = [r for r in results if r.setting == "b"]
-    fig, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5.6), layout="constrained", width_ratios=(5, 6))
+    fig, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5), layout="constrained", width_ratios=(5, 6))
     _curves(left, slow, target)
     _bars(right, slow, target)
     fig.suptitle("Four workers, one of them three times as slow, on links of 100 Mbit/s: MNIST, same samples for all")
