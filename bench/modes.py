@@ -15,9 +15,8 @@ less. Messages, their compression and the updates take the time that they take.
 All modes: an MLP 784-256-128-10 of 235 thousand parameters (0.94 MB in float32), global minibatches of 512, SGD with
 momentum 0.9 at rate 0.2, 40 updates of warm-up, then a cosine. What did not train well with that was tuned by hand, a
 few trials each, and stands in the columns lr and momentum: hogwild, whose workers each make full steps, has a quarter
-of the rate; servers that apply gradients as they come make P updates for one of allreduce's, and are stable with less
-momentum; push-sum over a random graph divides its steps by weights that may be small; one bit a number goes with less
-momentum; DGC has momentum of its own.
+of the rate; servers that apply gradients as they come make P updates for one of allreduce's, and need less momentum, as
+does one bit a number; DGC has momentum of its own. Outer momentum is 0.5, for there are few meetings.
 
 seconds: from the first update that the driver hears of to the last epoch's end, validation and the state that the
 driver gets with each epoch included, starting the processes not. to target: until the validation accuracy, linear
@@ -48,7 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, default=0.03, help="seconds of a gradient")
     parser.add_argument("--target", type=float, default=0.965, help="validation accuracy")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of setting (b)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a PNG of setting (b); needs the extra plot")
     parser.add_argument("--from-json", type=Path, nargs="+", metavar="FILE", help="measure nothing, report these")
     return parser.parse_args()
 
