@@ -15,13 +15,13 @@ from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape, kind_of
 from sparkdl.nn.norm import BatchNorm
 from sparkdl.ops.activation import relu_grad
 
-__all__ = ["OWNERS", "ReLUInPlace", "ReLUOfBatchNorm", "chain"]
+__all__ = ["OWNERS", "chain"]
 
 OWNERS = (Conv2D, Dense)  # y is a new array that only the next layer sees
 
 
 @dataclass(frozen=True)
-class ReLUOfBatchNorm(Layer):
+class _ReLUOfBatchNorm(Layer):
     """y = max(norm(x), 0): a normalisation and the ReLU after it."""
 
     norm: BatchNorm
@@ -37,7 +37,7 @@ class ReLUOfBatchNorm(Layer):
 
 
 @dataclass(frozen=True)
-class ReLUInPlace(Layer):
+class _ReLUInPlace(Layer):
     """y = max(x, 0), written over x."""
 
     def out_shape(self, in_shape: Shape) -> Shape:
@@ -57,9 +57,9 @@ def chain(layers: Sequence[Layer], owners: tuple[type[Layer], ...] = OWNERS) -> 
     for i, layer in enumerate(layers):
         before = layers[i - 1] if i else None
         if isinstance(layer, ReLU) and isinstance(before, BatchNorm):
-            found[-1] = found[-1][0], ReLUOfBatchNorm(before)
+            found[-1] = found[-1][0], _ReLUOfBatchNorm(before)
         elif isinstance(layer, ReLU) and isinstance(before, owners):
-            found.append((f"{kind_of(type(layer))}_{i}", ReLUInPlace()))
+            found.append((f"{kind_of(type(layer))}_{i}", _ReLUInPlace()))
         else:
             found.append((f"{kind_of(type(layer))}_{i}", layer))
     return found
