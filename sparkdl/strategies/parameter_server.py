@@ -39,9 +39,10 @@ class ParameterServer(PeerStrategy):
     minibatches of an epoch go to whoever is free.
 
     update_on: the optimizer runs on the "servers", on gradients; or each of the "workers" runs its own for `window`
-    updates and pushes the change of its weights (Downpour). damping: what a contribution that is applied as it comes is
-    multiplied with: "staleness", 1 / (1 + updates since the worker's last read); "workers", 1 / P; or "none". backup:
-    with bsp, an update is made of the first P - backup contributions, and later ones are dropped.
+    updates and pushes the change of its weights (Downpour). Momentum on servers that update at each push, all of them
+    somewhat stale, soon is too much: there take less of it, or let workers update. damping: what a contribution that is
+    applied as it comes is multiplied with: "staleness", 1 / (1 + updates since the worker's last read); "workers", 1 /
+    P; or "none". backup: with bsp, an update is made of the first P - backup contributions, and later ones are dropped.
 
     replicate: each server keeps a copy of the part of the one before it, and answers once its own copy is up to date:
     when a worker is lost, training goes on from what the others have, and no update is lost with a server.
