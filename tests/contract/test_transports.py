@@ -172,6 +172,22 @@ class TestMessages:
         with group(kind, 3) as ranks, pytest.raises(PeerAborted, match="it must not be"):
             run(ranks, lambda t: t.wait_any([1, 2]) if not t.rank else fail(t) if t.rank == 1 else None)
 
+    def test_a_short_message_leaves_at_once(self, pair):
+        """Also when its sender goes on with other work."""
+        arrived = threading.Event()
+
+        def send(t: Transport) -> bool:
+            pending = t.isend(1, 0, np.arange(100))
+            came = arrived.wait(10)
+            pending.wait()
+            return came
+
+        def receive(t: Transport) -> None:
+            t.recv(0, 0, np.empty(100, np.int64))
+            arrived.set()
+
+        assert run(pair, lambda t: receive(t) if t.rank else send(t))[0]
+
     def test_messages_arrive_in_order_whatever_their_length(self, pair):
         lengths = [(i * 7919) % 3000 if i % 10 else 100_000 + i for i in range(150)]
 

@@ -129,10 +129,16 @@ class TlsStream(Stream):
         return count
 
     def write(self, *views: memoryview) -> int:
-        try:
-            return self._sock.send(next(view for view in views if view))
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return 0
+        total = 0
+        for view in filter(len, views):  # all of them: a short message leaves whole, whatever the sender does next
+            try:
+                count = self._sock.send(view)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            total += count
+            if count < len(view):
+                break
+        return total
 
 
 def stream_over(sock: socket.socket, tls: Tls | None, server_name: str | None) -> Stream:
