@@ -18,11 +18,13 @@ from sparkdl.simulate.setting import Mode, Outcome, Setting
 __all__ = ["ParameterServer"]
 
 WARM_UP = 0.2  # of all pushes; what comes before does not count
+NOBODY = -1
+COMPUTED, PUSHED, ASKED, PULLED = range(4)  # what a worker has just done
 
 
 @dataclass(frozen=True)
 class ParameterServer(Mode):
-    """`servers` hold a part of the weights each and serve in order of arrival.
+    """`servers` hold a part of the weights each; the messages of several workers share their ports evenly.
 
     There are a push and a pull after every `window` local steps, a worker's clock. With m servers a push of n bytes,
     less where `compressor` has them so, is a message to each: it keeps the servers for alpha + n (beta + gamma) / m
@@ -67,23 +69,45 @@ class ParameterServer(Mode):
 
 
 class _Pipe:
-    """One direction of `servers` ports: busy_s each for one worker's messages, which take least_s at its own port."""
+    """One direction of `servers` ports, which messages share evenly: busy_s of them each, least_s at its worker's port.
+
+    In virtual time, which runs at 1 / k of real time while k messages share the ports, each takes its own busy_s.
+    """
 
     def __init__(self, busy_s: float, least_s: float, servers: int) -> None:
         self.busy_s, self.least_s, self.servers = busy_s, least_s, servers
-        self.free = 0.0
+        self.now = self.virtual = 0.0
+        self.under_way: list[tuple[float, int, float]] = []  # virtual end, worker (or nobody's), end at its own port
 
-    def pass_through(self, now: float) -> float:
-        """When what is sent now is through."""
-        self.free = max(now, self.free) + self.busy_s
-        return max(self.free, now + self.least_s)
+    def send(self, now: float, rank: int, share: float = 1.0) -> None:
+        """Begin what the worker sends, or a share of it."""
+        self._advance(now)
+        heapq.heappush(self.under_way, (self.virtual + share * self.busy_s, rank, now + share * self.least_s))
 
-    def pass_from_server(self, now: float, other: _Pipe) -> float:
-        """The same for a worker that is a server: a part stays where it is, the rest loads the other direction too."""
-        away = 1 - 1 / self.servers
-        self.free = max(now, self.free) + away * self.busy_s
-        other.free = max(now, other.free) + away * self.least_s / self.servers
-        return max(self.free, now + away * self.least_s)
+    def load(self, now: float, seconds: float) -> None:
+        """Begin something else that takes so long, for which nobody waits."""
+        self._advance(now)
+        heapq.heappush(self.under_way, (self.virtual + seconds, NOBODY, now))
+
+    @property
+    def next_end(self) -> float:
+        """When the ports will be through with a message, if no other comes."""
+        if not self.under_way:
+            return inf
+        return self.now + max(0.0, self.under_way[0][0] - self.virtual) * len(self.under_way)
+
+    def pop(self) -> tuple[float, int]:
+        """When all of the next one is through, and whose it is."""
+        end = self.next_end
+        self._advance(end)
+        virtual, rank, least = heapq.heappop(self.under_way)
+        self.virtual = max(self.virtual, virtual)
+        return max(end, least), rank
+
+    def _advance(self, now: float) -> None:
+        if self.under_way:
+            self.virtual += (now - self.now) / len(self.under_way)
+        self.now = now
 
 
 class _Rounds:
@@ -148,7 +172,7 @@ class _Queue:
         self.pulling = self._pipe(mode, setting.nbytes, 0.0)
         self.made, self.seen = [0] * self.size, [0] * self.size  # pushes of each worker, and the version it has
         self.arrived = [0.0] * self.size
-        self.events: list[tuple[float, int, bool]] = []  # when, which worker, whether it has pushed (or computed)
+        self.events: list[tuple[float, int, int]] = []  # when, which worker, what it has just done
         self.seconds: list[Array] = []
         self.waited, self.sent = 0.0, 0
 
@@ -158,39 +182,62 @@ class _Queue:
         busy_s, least_s = alpha + nbytes * (beta + gamma) / servers, servers * alpha + nbytes * beta
         return _Pipe(busy_s, least_s, servers)
 
-    def _through(self, rank: int, now: float, pipe: _Pipe, other: _Pipe) -> float:
-        return pipe.pass_from_server(now, other) if rank < self.hosting else pipe.pass_through(now)
-
     def run(self) -> Outcome:
         total, first = self.needed * self.pushes, self.needed * int(WARM_UP * self.pushes)
         ends, staleness = [0.0], list[int]()
         for rank in range(self.size):
             self._compute(0.0, rank)
         while len(staleness) < total:
-            now, rank, pushed = heapq.heappop(self.events)
-            if not pushed:
-                heapq.heappush(self.events, (self._through(rank, now, self.pushing, self.pulling), rank, True))
-                continue
-            counts, ready = self.gate.push(rank)
-            self.arrived[rank], self.sent = now, self.sent + 1
-            if counts:
-                # What all have seen in step, they also apply in step.
-                staleness.append(0 if self.in_step else len(staleness) - self.seen[rank])
-                ends.append(now)
-            for other in ready:
-                self.waited += now - self.arrived[other]
-                self.seen[other] = len(staleness)
-                asked = now + self.setting.cluster.link.alpha
-                self._compute(self._through(other, asked, self.pulling, self.pushing), other)
+            now, rank, done = self._next()
+            if done == COMPUTED:
+                self._send(now, rank, self.pushing, self.pulling)
+            elif done == ASKED:
+                self._send(now, rank, self.pulling, self.pushing)
+            elif done == PULLED:
+                self._compute(now, rank)
+            else:
+                counts, ready = self.gate.push(rank)
+                self.arrived[rank], self.sent = now, self.sent + 1
+                if counts:
+                    # What all have seen in step, they also apply in step.
+                    staleness.append(0 if self.in_step else len(staleness) - self.seen[rank])
+                    ends.append(now)
+                self._release(now, ready, len(staleness))
         made = (total - first) * self.window
         away = 1 - 1 / self.size if self.hosting else 1.0  # share of the weights that lies elsewhere, on average
         sent = (self.pushed_bytes + self.setting.nbytes) * away * self.sent / (total * self.window)
         waiting_s = self.waited / (self.sent * self.window)
         return Outcome(made, ends[-1] - ends[first], sent, np.array(staleness[first:]), waiting_s)
 
+    def _next(self) -> tuple[float, int, int]:
+        """The next event; what the ports are through with becomes one."""
+        while True:
+            when = self.events[0][0] if self.events else inf
+            end, pipe, done = min((self.pushing.next_end, 0, PUSHED), (self.pulling.next_end, 1, PULLED))
+            if when <= end:
+                return heapq.heappop(self.events)
+            through, rank = (self.pushing, self.pulling)[pipe].pop()
+            if rank != NOBODY:
+                heapq.heappush(self.events, (through, rank, done))
+
+    def _send(self, now: float, rank: int, pipe: _Pipe, other: _Pipe) -> None:
+        """A worker that is a server keeps a part where it is; the rest loads its port in the other direction."""
+        if rank >= self.hosting:
+            pipe.send(now, rank)
+            return
+        away = 1 - 1 / pipe.servers
+        pipe.send(now, rank, away)
+        other.load(now, away * pipe.least_s / pipe.servers)
+
+    def _release(self, now: float, ready: list[int], version: int) -> None:
+        for rank in ready:
+            self.waited += now - self.arrived[rank]
+            self.seen[rank] = version
+            heapq.heappush(self.events, (now + self.setting.cluster.link.alpha, rank, ASKED))
+
     def _compute(self, now: float, rank: int) -> None:
         made, self.made[rank] = self.made[rank], self.made[rank] + 1
         if made == len(self.seconds):
             drawn = self.setting.draw(self.pushes * self.window)
             self.seconds.extend(drawn.reshape(self.pushes, self.window, self.size).sum(axis=1))
-        heapq.heappush(self.events, (now + float(self.seconds[made][rank]), rank, False))
+        heapq.heappush(self.events, (now + float(self.seconds[made][rank]), rank, COMPUTED))
