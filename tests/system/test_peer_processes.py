@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,11 +170,14 @@ def test_a_cut_link_is_noticed_and_training_goes_on_once_it_is_back(
     assert any("rank 2" in r.message and "restart 1" in r.message for r in caplog.records)
 
 
-def test_descriptors_and_memory_are_given_back(undisturbed: TrainedModel) -> None:
+def test_descriptors_and_memory_are_given_back(
+    undisturbed: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
     train("processes")
     train("threads")
     assert len(os.listdir("/proc/self/fd")) <= before[0] + 1  # the server that forks the processes stays
     assert set(os.listdir("/dev/shm")) <= before[1]
     assert not [t.name for t in threading.enumerate() if t.name.startswith("sparkdl")]
-    assert not list(Path("/tmp").glob("sparkdl-*/sparkdl-*"))
+    assert not list(tmp_path.glob("sparkdl-*"))
