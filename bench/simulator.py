@@ -44,7 +44,7 @@ from sparkdl.ml import fit
 from sparkdl.nn import Dense, Sequential
 from sparkdl.optim import SGD
 from sparkdl.simulate import Cluster, Compute, simulate
-from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, Strategy
+from sparkdl.strategies import AllReduce, Gossip, ModelAveraging, ParameterServer, Strategy
 from sparkdl.train import Training
 
 SPEC = DataSpec(features=("features",), label="label")
@@ -61,6 +61,10 @@ MODES: dict[str, Strategy] = {
     "allreduce, ring": AllReduce("ring", bucket_mb=0, **TCP),
     "model_averaging": ModelAveraging(period=4, **TCP),
     "gossip": Gossip(**TCP),
+    "gossip, asynchronous": Gossip(asynchronous=True, **TCP),
+    "parameter_server, bsp": ParameterServer("bsp", **TCP),
+    "parameter_server, ssp 2": ParameterServer("ssp", 2, **TCP),
+    "parameter_server, 1 server": ParameterServer("bsp", servers=1, **TCP),
 }
 ALONE = ModelAveraging(period=10**6, **TCP)
 TIMES = {"constant": Compute(SLEEP_S), "lognormal": Compute(SLEEP_S, "lognormal", cv=0.5)}

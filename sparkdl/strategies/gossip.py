@@ -102,7 +102,7 @@ class Gossip(PeerStrategy):
     def simulated(self, workers: int) -> simulate.Mode:
         """As `Strategy.simulated`."""
         if self.asynchronous:
-            return simulate.AsyncGossip(Bipartite(self.seed))
+            return simulate.AsyncGossip(Bipartite(self.seed), self.period)
         return simulate.Gossip(self.topology, self.period, self.compressor, self.listen)
 
     def salvage(self, run: Run, words: Words) -> bool:

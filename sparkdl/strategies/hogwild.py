@@ -18,7 +18,7 @@ import numpy as np
 from sparkdl.comm import Transport, allgather, barrier, broadcast
 from sparkdl.errors import ConfigError
 from sparkdl.nn import Array
-from sparkdl.simulate import Mode
+from sparkdl.simulate import Mode, SharedMemory
 from sparkdl.strategies.free import FreeSteps
 from sparkdl.strategies.peer import OWN, Peer, PeerSteps
 from sparkdl.strategies.peers import PeerStrategy
@@ -44,10 +44,8 @@ class Hogwild(PeerStrategy):
     """
 
     def simulated(self, workers: int) -> Mode:
-        """Errors: ConfigError."""
-        raise ConfigError(
-            'strategy.name = "hogwild" shares memory within a host and sends nothing: there is nothing to simulate.'
-        )
+        """As `Strategy.simulated`."""
+        return SharedMemory()
 
     def salvage(self, run: Run, words: Words) -> bool:
         """The weights are in the memory of whoever is left."""

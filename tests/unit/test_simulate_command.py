@@ -239,14 +239,15 @@ def test_no_command_is_told_what_there_is(capsys: pytest.CaptureFixture[str]) ->
 # ---- what strategies are to the simulator
 
 
-@pytest.mark.parametrize("case", [*catalogue.STRATEGIES, *catalogue.RELAXED], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [*catalogue.STRATEGIES, *catalogue.RELAXED, *catalogue.FREE], ids=lambda case: case.id)
 def test_every_strategy_can_be_simulated(case: Any) -> None:
     assert type(case.strategy) in STRATEGIES.values()
     for workers in (1, 2, 8):
         mode = case.strategy.simulated(workers)
         report = simulate(mode, Cluster(workers), Compute(0.1), 4e6, steps=8, slots=2)
         assert 0 < report.throughput.efficiency <= 1.0001
-        elsewhere = "ThroughDriver" in repr(mode) or "colocated=False" in repr(mode)  # even one worker sends there
+        # Through others even one worker sends, in one memory nobody.
+        elsewhere = any(how in repr(mode) for how in ("ThroughDriver", "colocated=False", "SharedMemory"))
         assert elsewhere or (report.throughput.sent_bytes > 0) is (workers > 1)
 
 
