@@ -92,7 +92,6 @@ class Servers:
             ]
         )
         self._sequence = 0
-        self._rest: list[Array] = []
 
     def push(self, vec: Array, clock: int, weight: float, rows: float, loss: float) -> None:
         """Send [trainable | buffers] sums (n,) to the servers; vec is free again when it returns."""

@@ -280,8 +280,10 @@ class FreeServerSteps(_ServerSteps, FreeSteps):
         return self.peer.run.params
 
     def close(self, error: BaseException | None = None) -> None:
-        self.post.close(error)
-        super().close(error)
+        try:
+            self.post.close(error)
+        finally:  # what a server met is no reason to keep the dealer
+            super().close(error)
 
 
 def _take_slots(settings: Settings, peer: Peer, team: Team) -> None:

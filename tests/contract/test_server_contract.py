@@ -16,6 +16,7 @@ from test_free_contract import Base
 from sparkdl import nn
 from sparkdl.comm.compress import Float16, PowerSGD
 from sparkdl.errors import ConfigError
+from sparkdl.ml import CheckpointPlan
 from sparkdl.optim import LAMB, SGD, Adam, Clip, OnPlateau
 from sparkdl.strategies import AllReduce, ModelAveraging, ParameterServer
 from sparkdl.train import Callback
@@ -99,8 +100,6 @@ def test_a_backup_worker_does_not_move_the_step_time() -> None:
 
 
 def test_late_workers_meet_for_checkpoints(tmp_path: Any) -> None:
-    from sparkdl.ml import CheckpointPlan
-
     net = nn.Sequential((Naps(0.01), *mlp().layers))
     plan = CheckpointPlan(str(tmp_path), every_steps=5)
     model = train(blobs(192), ParameterServer("bsp", backup=2), 4, net=net, checkpoints=plan)
@@ -119,7 +118,7 @@ def test_skipped_gradients_leave_the_weights_as_they_are() -> None:
         assert np.array_equal(model.params, first.params)
 
 
-class Lists(Callback):
+class Fails(Callback):
     """What goes wrong on the driver ends the fit."""
 
     def epoch_end(self, run: Any, record: Any) -> None:
@@ -128,7 +127,7 @@ class Lists(Callback):
 
 def test_a_callback_that_fails_ends_workers_that_wait() -> None:
     with pytest.raises(RuntimeError, match="a callback says no"):
-        train(blobs(48), ParameterServer("ssp"), callbacks=[Lists()])
+        train(blobs(48), ParameterServer("ssp"), callbacks=[Fails()])
 
 
 @pytest.mark.parametrize(
