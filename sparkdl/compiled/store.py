@@ -28,7 +28,12 @@ from typing import Any
 __all__ = ["folders", "keep", "mark_ready", "modules", "ready", "timed", "writable"]
 
 HOMES = ("sparkdl.ops.fast", "sparkdl.optim")  # of modules of kernels, with `fast` in their full name
-SHARED = ("sparkdl.ops.fast.elementary", "sparkdl.compiled.kernels")  # what becomes part of other modules' kernels
+SHARED = (  # what becomes part of other modules' kernels
+    "sparkdl.ops.fast.elementary",
+    "sparkdl.ops.fast.products",
+    "sparkdl.compiled.kernels",
+    "sparkdl.compiled.tiles",
+)
 
 
 def modules() -> list[str]:

@@ -1,7 +1,7 @@
 """The algorithms of convolution, and which one a layer takes.
 
 All are exact up to rounding and interchangeable, each forward and in both gradients: `im2row` (any convolution),
-`direct` (stride 1), `fft` (any), `winograd2` and `winograd4` (3x3 at stride 1).
+`direct` (without groups), `fft` (any), `winograd2` and `winograd4` (3x3 at stride 1).
 
 The choice by default is a rule: a function of the shapes alone, so that the same configuration gives the same bits in
 every run, on every rank and after a resumed checkpoint. A clock promises none of that; so "tuned", which times the
@@ -34,6 +34,10 @@ REPEATS = 5  # timings of a candidate; one that takes HOPELESS times the best me
 HOPELESS = 2.0
 LARGE_KERNEL = 100  # taps from which on the Fourier transform pays
 LEAST_CHANNELS = 16  # below, transforms cost more than they save
+MOST_WEIGHTS = 160_000  # of filters that stay in the second-level cache while compiled `direct` runs
+LANES = 16  # filters are as good as so many, or a multiple, to compiled `direct`
+MOVED = {2: 24, 4: 44}  # multiply-adds that an element costs which passes through Winograd's transforms, compiled
+MOVED_BY_NUMPY = 60
 
 
 class Problem(NamedTuple):
@@ -130,12 +134,20 @@ def by_rule(problem: Problem, strict: bool = False) -> str:
     taps = math.prod(win.kernel)
     if not strict and taps >= LARGE_KERNEL and problem.groups == 1 and min(c, f) >= 4 and fft.applies(win, 1):
         return "fft"
-    if not winograd.applies(win, problem.groups) or min(c, f) < LEAST_CHANNELS or problem.pixels < 1:
-        return "im2row"
-    work = {"im2row": taps * c * f + 4.0 * taps * c} | {
-        f"winograd{m}": _winograd_work(problem, m) for m in (2, 4) if m == 2 or not strict
-    }
+    work = {"im2row": taps * c * f + 4.0 * taps * c}
+    if enabled() and _stays_in_registers(problem):
+        work["direct"] = taps * c * -(-f // LANES) * LANES
+    if winograd.applies(win, problem.groups) and min(c, f) >= LEAST_CHANNELS and problem.pixels > 0:
+        work |= {f"winograd{m}": _winograd_work(problem, m) for m in (2, 4) if m == 2 or not strict}
     return min(work, key=lambda name: work[name])
+
+
+def _stays_in_registers(problem: Problem) -> bool:
+    """Whether compiled `direct` is at its best: a window larger than a pixel, and filters that fit the cache."""
+    win = problem.win
+    taps = math.prod(win.kernel)
+    few = taps * problem.x[3] * problem.filters <= MOST_WEIGHTS
+    return direct.applies(win, problem.groups) and taps > 1 and win.dilation[1] == 1 and few
 
 
 def _winograd_work(problem: Problem, m: int) -> float:
@@ -143,7 +155,7 @@ def _winograd_work(problem: Problem, m: int) -> float:
     c, f, a = problem.x[3], problem.filters, m + 2
     oh, ow = problem.win.out_size((problem.x[1], problem.x[2]))
     tiles = problem.x[0] * -(-oh // m) * -(-ow // m)
-    moved = 16 if enabled() else 60
+    moved = MOVED[m] if enabled() else MOVED_BY_NUMPY
     return (tiles * a * a * (c * f + moved * (c + f)) + 30 * a * a * c * f) / problem.pixels
 
 

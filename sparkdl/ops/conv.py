@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from sparkdl.compiled import enabled, twin
 from sparkdl.ops.depthwise import depthwise, depthwise_grad_data, depthwise_grad_weights
+from sparkdl.ops.phases import Phase, phases
 from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, taps, windows
 
 __all__ = ["conv2d", "conv2d_grad_data", "conv2d_grad_weights", "gather_rows", "scatter_rows"]
@@ -75,9 +75,7 @@ def conv2d_grad_data(dy: Array, W: Array, size: Pair, win: Window, groups: int =
         return depthwise_grad_data(dy, W[:, :, 0], size, win)
     if enabled() and groups == 1 and _scatters(dy.shape, W.shape, size, win):
         return _grad_by_rows(dy, W, size, win)
-    rows, cols = (
-        _phases(*axis) for axis in zip(size, dy.shape[1:3], win.kernel, win.stride, win.dilation, win.pads, strict=True)
-    )
+    rows, cols = phases(size, (dy.shape[1], dy.shape[2]), win)
     if win.stride == (1, 1):
         return _grad_phase(dy, W, groups, rows[0], cols[0])
     dx = np.zeros((len(dy), *size, W.shape[2] * groups), W.dtype)
@@ -118,35 +116,7 @@ def scatter_rows(rows: Array, shape: Shape, win: Window) -> Array:
     return dx
 
 
-class _Phase(NamedTuple):
-    """Along one axis: positions start, start + stride, ... of dx, the filter taps they see, and how these lie on dy."""
-
-    start: int
-    taps: slice
-    dilation: int
-    pads: Pair
-
-
-def _phases(size: int, out: int, kernel: int, stride: int, dilation: int, pads: Pair) -> list[_Phase]:
-    """The phases of one axis that any tap reaches.
-
-    Tap i of output h reads position r = h * stride - pad + i * dilation. For the r = start + m * stride these are the
-    taps i = first + t * step, at h = m + shift - t * spread: a convolution over m with the taps in reverse.
-    """
-    step = stride // math.gcd(stride, dilation)
-    spread = step * dilation // stride
-    phases = []
-    for first in range(min(step, kernel)):
-        start = (first * dilation - pads[0]) % stride
-        shift = (start + pads[0] - first * dilation) // stride
-        reach = (len(range(first, kernel, step)) - 1) * spread
-        if start < size:
-            padding = (reach - shift, len(range(start, size, stride)) + shift - out)
-            phases.append(_Phase(start, slice(first, kernel, step), spread, padding))
-    return phases
-
-
-def _grad_phase(dy: Array, W: Array, groups: int, r: _Phase, c: _Phase) -> Array:
+def _grad_phase(dy: Array, W: Array, groups: int, r: Phase, c: Phase) -> Array:
     kh, kw, channels, f = (taps := W[r.taps, c.taps]).shape
     flipped = taps[::-1, ::-1].reshape(kh, kw, channels, groups, f // groups).transpose(0, 1, 4, 3, 2)
     win = Window((kh, kw), (1, 1), (r.dilation, c.dilation), (r.pads, c.pads))

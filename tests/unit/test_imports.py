@@ -43,6 +43,7 @@ LIBRARIES = {
     "safetensors": {"train", "ml", "lake"},
     "tqdm": {"train"},
     "numba": {"compiled"},
+    "llvmlite": {"compiled"},
     "matplotlib": {"train", "ml"},
     "PIL": {"data"},
     "mlflow": {"train"},
