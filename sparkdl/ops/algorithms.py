@@ -36,8 +36,9 @@ LARGE_KERNEL = 100  # taps from which on the Fourier transform pays
 LEAST_CHANNELS = 16  # below, transforms cost more than they save
 MOST_WEIGHTS = 160_000  # of filters that stay in the second-level cache while compiled `direct` runs
 LANES = 16  # filters are as good as so many, or a multiple, to compiled `direct`
-MOVED = {2: 24, 4: 44}  # multiply-adds that an element costs which passes through Winograd's transforms, compiled
+MOVED = {2: 24, 4: 50}  # multiply-adds that an element costs which passes through Winograd's transforms, compiled
 MOVED_BY_NUMPY = 60
+GATHERED, GATHERED_BY_NUMPY = 16.0, 4.0  # the same of an element of a window that is gathered
 
 
 class Problem(NamedTuple):
@@ -134,7 +135,7 @@ def by_rule(problem: Problem, strict: bool = False) -> str:
     taps = math.prod(win.kernel)
     if not strict and taps >= LARGE_KERNEL and problem.groups == 1 and min(c, f) >= 4 and fft.applies(win, 1):
         return "fft"
-    work = {"im2row": taps * c * f + 4.0 * taps * c}
+    work = {"im2row": taps * c * (f + (GATHERED if enabled() else GATHERED_BY_NUMPY))}
     if enabled() and _stays_in_registers(problem):
         work["direct"] = taps * c * -(-f // LANES) * LANES
     if winograd.applies(win, problem.groups) and min(c, f) >= LEAST_CHANNELS and problem.pixels > 0:
