@@ -2,10 +2,11 @@
 
 from sparkdl.compiled.kernels import (
     Bool1,
-    Byte4,
+    Byte2,
     Double1,
     Double2,
     Index1,
+    Index2,
     Real,
     Real1,
     Real2,
@@ -22,10 +23,11 @@ from sparkdl.compiled.twins import compiling, enabled, twin
 
 __all__ = [
     "Bool1",
-    "Byte4",
+    "Byte2",
     "Double1",
     "Double2",
     "Index1",
+    "Index2",
     "Real",
     "Real1",
     "Real2",

@@ -18,10 +18,11 @@ from sparkdl.compiled import store
 __all__ = [
     "KERNELS",
     "Bool1",
-    "Byte4",
+    "Byte2",
     "Double1",
     "Double2",
     "Index1",
+    "Index2",
     "Kernel",
     "Real",
     "Real1",
@@ -47,9 +48,10 @@ Real4 = np.ndarray[Any, np.dtype[Any]]
 Real6 = np.ndarray[Any, np.dtype[Any]]
 Double1 = np.ndarray[Any, np.dtype[Any]]
 Double2 = np.ndarray[Any, np.dtype[Any]]
-Byte4 = np.ndarray[Any, np.dtype[Any]]
+Byte2 = np.ndarray[Any, np.dtype[Any]]
 Bool1 = np.ndarray[Any, np.dtype[Any]]
 Index1 = np.ndarray[Any, np.dtype[Any]]
+Index2 = np.ndarray[Any, np.dtype[Any]]
 ENTRIES = {"Double": "float64", "Byte": "uint8", "Bool": "bool", "Index": "int64"}
 
 # Sums may be taken in another order, so that they fill vector registers; NaN and infinities keep their meaning.

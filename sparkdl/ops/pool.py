@@ -12,7 +12,7 @@ import numpy as np
 from sparkdl.compiled import twin
 from sparkdl.ops.window import Array, Pads, Pair, Shape, Window, blocks, patch, taps, windows
 
-__all__ = ["avg_pool", "avg_pool_grad", "coverage", "max_pool", "max_pool_grad"]
+__all__ = ["avg_pool", "avg_pool_grad", "coverage", "max_pool", "max_pool_grad", "row_share"]
 
 BLOCK_ELEMENTS = 1 << 17  # of one block of outputs
 
@@ -52,11 +52,12 @@ def max_pool_grad(dy: Array, at: Array, size: Pair, win: Window) -> Array:
     return dx
 
 
+@twin("sparkdl.ops.fast.pool")
 def avg_pool(x: Array, win: Window, counts: Array) -> Array:
     """x -> y: the sum of each window over its entry of counts (OH, OW); padding adds nothing to the sum."""
     kh, kw = win.kernel
     y = np.empty((len(x), *win.out_size(x.shape[1:3]), x.shape[3]), x.dtype)
-    share = _share(counts, y)
+    share = row_share(counts, y).reshape(*y.shape[1:])
     for block in blocks(y.shape, BLOCK_ELEMENTS // y.shape[3]):
         seen = windows(patch(x, block, win, y.shape[2]), win)
         total = y[block]
@@ -67,9 +68,10 @@ def avg_pool(x: Array, win: Window, counts: Array) -> Array:
     return y
 
 
+@twin("sparkdl.ops.fast.pool")
 def avg_pool_grad(dy: Array, size: Pair, win: Window, counts: Array) -> Array:
     """dy (N, OH, OW, C), size = (H, W), counts (OH, OW) -> dx: dy / count to every position of its window."""
-    dx, share = _blank(dy, size, win), _share(counts, dy)
+    dx, share = _blank(dy, size, win), row_share(counts, dy).reshape(*dy.shape[1:])
     for images in _images(dy.shape):
         spread = dy[images] * share
         for tap in taps(size, dy.shape[1:3], win):
@@ -94,9 +96,9 @@ def _covered(size: int, out: int, kernel: int, stride: int, dilation: int, pads:
     return count
 
 
-def _share(counts: Array, y: Array) -> Array:
-    """1 / counts as (OH, OW, C): as long as a row of the image, which NumPy multiplies fastest."""
-    return np.repeat((1 / counts).astype(y.dtype)[..., None], y.shape[3], axis=2)
+def row_share(counts: Array, y: Array) -> Array:
+    """1 / counts as (OH, OW C): as long as a row of the image, which NumPy multiplies fastest."""
+    return np.repeat((1 / counts).astype(y.dtype), y.shape[3], axis=1)
 
 
 def _images(shape: Shape) -> Iterator[slice]:

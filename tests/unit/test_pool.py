@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sparkdl.compiled import compiling
 from sparkdl.nn.layer import Array, Ctx, Layer
 from sparkdl.nn.pool import AvgPool2D, GlobalAvgPool, MaxPool2D
 from sparkdl.ops import pool
@@ -37,11 +38,16 @@ each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 each_size = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
-@pytest.fixture(params=["one-block", "many-blocks"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything in one block, or in blocks so small that they cut images."""
+@pytest.fixture(params=["one-block", "many-blocks", "compiled"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything in one block, or in blocks so small that they cut images; or compiled, with rows however short."""
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+        monkeypatch.setattr("sparkdl.ops.fast.pool.LEAST_ROW", 0)
     if request.param == "many-blocks":
         monkeypatch.setattr(pool, "BLOCK_ELEMENTS", 8)
+    with compiling(request.param == "compiled"):
+        yield
 
 
 def by_loops(layer: MaxPool2D | AvgPool2D, x: Array) -> Array:
@@ -179,6 +185,27 @@ def test_an_overhanging_average_counts_what_it_covers() -> None:
     assert run(AvgPool2D((1, 2), padding=(0, 1)), x)[0].ravel().tolist() == [1.0, 2.5, 4.5]
     padded = AvgPool2D((1, 2), padding=(0, 1), count_include_pad=True)
     assert run(padded, x)[0].ravel().tolist() == [0.5, 2.5, 4.5]
+
+
+@each_option
+@pytest.mark.parametrize("channels", [1, 2, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_pooling_takes_the_same_places(
+    options: dict[str, Any], channels: int, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr("sparkdl.ops.fast.pool.LEAST_ROW", 0)
+    x = RNG.integers(-2, 2, (3, 7, 6, channels)).astype(dtype)  # many ties
+    x[RNG.random(x.shape) < 0.1] = np.nan
+    x[RNG.random(x.shape) < 0.1] = -np.inf
+    layer, results = MaxPool2D(**options), []
+    for on in (False, True):
+        with compiling(on):
+            y, (at, _) = layer.forward({}, x, Ctx())
+            results.append((y, at, layer.backward({}, (at, (7, 6)), np.ones_like(y), {}, Ctx())))
+    for plain, compiled in zip(*results, strict=True):
+        assert compiled.dtype == plain.dtype
+        np.testing.assert_array_equal(compiled, plain)
 
 
 @pytest.mark.parametrize("x", [[[np.nan, 0], [0, 0]], [[0, np.nan], [1, 0]], [[2, 0], [0, np.nan]]])
