@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sparkdl.nn.activation import ReLU
 from sparkdl.nn.conv import Conv2D
 from sparkdl.nn.dense import Dense
 from sparkdl.nn.layer import Array, Ctx, Layer, Params, Shape, kind_of
 from sparkdl.nn.norm import BatchNorm
-from sparkdl.ops.activation import relu_grad
+from sparkdl.ops.activation import relu, relu_grad
 
 __all__ = ["OWNERS", "chain"]
 
@@ -44,7 +42,7 @@ class _ReLUInPlace(Layer):
         return in_shape
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, Array]:
-        np.maximum(x, 0, out=x)
+        relu(x, out=x)
         return x, x
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:

@@ -39,9 +39,10 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def relu(x: Array) -> Array:
-    """y = max(x, 0); NaN stays NaN."""
-    return np.maximum(x, 0)
+@twin("sparkdl.ops.fast.activation")
+def relu(x: Array, out: Array | None = None) -> Array:
+    """y = max(x, 0), in `out` if there is one, which may be x itself; NaN stays NaN."""
+    return np.maximum(x, 0, out=out)
 
 
 @twin("sparkdl.ops.fast.activation")
@@ -55,6 +56,7 @@ def tanh(x: Array) -> Array:
     return np.tanh(x)
 
 
+@twin("sparkdl.ops.fast.activation")
 def tanh_grad(y: Array, dy: Array) -> Array:
     """dx = dy (1 - y^2)."""
     dx: Array = dy * (1 - y * y)
@@ -69,12 +71,14 @@ def sigmoid(x: Array) -> Array:
     return y
 
 
+@twin("sparkdl.ops.fast.activation")
 def sigmoid_grad(y: Array, dy: Array) -> Array:
     """dx = dy y (1 - y)."""
     dx: Array = dy * y * (1 - y)
     return dx
 
 
+@twin("sparkdl.ops.fast.activation")
 def log1pexp(x: Array) -> Array:
     """y = log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), the softplus; its derivative is the sigmoid."""
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
@@ -86,24 +90,28 @@ def softplus_grad(y: Array, dy: Array) -> Array:
     return dx
 
 
+@twin("sparkdl.ops.fast.activation")
 def leaky_relu(x: Array, slope: float) -> Array:
     """y = x where x > 0, else slope x."""
     y: Array = np.where(x > 0, x, slope * x)
     return y
 
 
+@twin("sparkdl.ops.fast.activation")
 def leaky_relu_grad(y: Array, dy: Array, slope: float) -> Array:
     """dx = dy where y > 0, else slope dy; slope >= 0, so that y has the sign of x."""
     dx: Array = np.where(y > 0, dy, slope * dy)
     return dx
 
 
+@twin("sparkdl.ops.fast.activation")
 def elu(x: Array, alpha: float) -> Array:
     """y = x where x > 0, else alpha (e^x - 1)."""
     y: Array = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
     return y
 
 
+@twin("sparkdl.ops.fast.activation")
 def elu_grad(y: Array, dy: Array, alpha: float) -> Array:
     """dx = dy where y > 0, else dy (y + alpha)."""
     dx: Array = np.where(y > 0, dy, dy * (y + alpha))

@@ -79,6 +79,7 @@ def gelu_grad(x: Array, cdf: Array, dy: Array) -> Array:
     return dx
 
 
+@twin("sparkdl.ops.fast.gelu")
 def gelu_tanh(x: Array) -> tuple[Array, Array]:
     """y = x (1 + t) / 2, and t = tanh(sqrt(2 / pi) (x + 0.044715 x^3)): within 5e-4 of `gelu`."""
     y, t = np.empty(x.shape, x.dtype), np.empty(x.shape, x.dtype)
@@ -94,6 +95,7 @@ def gelu_tanh(x: Array) -> tuple[Array, Array]:
     return y, t
 
 
+@twin("sparkdl.ops.fast.gelu")
 def gelu_tanh_grad(x: Array, t: Array, dy: Array) -> Array:
     """dx = dy (1 + t + x (1 - t^2) sqrt(2 / pi) (1 + 3 * 0.044715 x^2)) / 2."""
     dx = np.empty(x.shape, x.dtype)

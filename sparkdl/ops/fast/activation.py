@@ -6,12 +6,34 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import Real1, kernel, single_kernel, takes
+from sparkdl.compiled import Real, Real1, kernel, single_kernel, takes
 from sparkdl.ops.activation import Array
 from sparkdl.ops.fast import elementary
-from sparkdl.ops.fast.elementary import ONE
+from sparkdl.ops.fast.elementary import ONE, ZERO
 
-__all__ = ["relu_grad", "sigmoid", "silu", "silu_grad"]
+__all__ = [
+    "elu",
+    "elu_grad",
+    "leaky_relu",
+    "leaky_relu_grad",
+    "log1pexp",
+    "relu",
+    "relu_grad",
+    "sigmoid",
+    "sigmoid_grad",
+    "silu",
+    "silu_grad",
+    "tanh_grad",
+]
+
+
+def relu(x: Array, out: Array | None = None) -> Any:
+    """See `sparkdl.ops.activation.relu`."""
+    y = np.empty(x.shape, x.dtype) if out is None else out
+    if not takes(x, y) or not y.flags.c_contiguous:
+        return NotImplemented
+    _relu(x.reshape(-1), y.reshape(-1))
+    return y
 
 
 def relu_grad(y: Array, dy: Array) -> Any:
@@ -23,6 +45,15 @@ def relu_grad(y: Array, dy: Array) -> Any:
     return dx
 
 
+def tanh_grad(y: Array, dy: Array) -> Any:
+    """See `sparkdl.ops.activation.tanh_grad`."""
+    if not takes(y, dy):
+        return NotImplemented
+    dx = np.empty(y.shape, y.dtype)
+    _tanh_grad(y.reshape(-1), dy.reshape(-1), dx.reshape(-1))
+    return dx
+
+
 def sigmoid(x: Array) -> Any:
     """See `sparkdl.ops.activation.sigmoid`."""
     if x.dtype != np.float32:
@@ -30,6 +61,56 @@ def sigmoid(x: Array) -> Any:
     y = np.empty(x.shape, x.dtype)
     _sigmoid(x.reshape(-1), y.reshape(-1))
     return y
+
+
+def sigmoid_grad(y: Array, dy: Array) -> Any:
+    """See `sparkdl.ops.activation.sigmoid_grad`."""
+    if not takes(y, dy):
+        return NotImplemented
+    dx = np.empty(y.shape, y.dtype)
+    _sigmoid_grad(y.reshape(-1), dy.reshape(-1), dx.reshape(-1))
+    return dx
+
+
+def log1pexp(x: Array) -> Any:
+    """See `sparkdl.ops.activation.log1pexp`."""
+    if x.dtype != np.float32:
+        return NotImplemented
+    y = np.empty(x.shape, x.dtype)
+    _log1pexp(x.reshape(-1), y.reshape(-1))
+    return y
+
+
+def leaky_relu(x: Array, slope: float) -> Any:
+    """See `sparkdl.ops.activation.leaky_relu`."""
+    return leaky_relu_grad(x, x, slope)
+
+
+def leaky_relu_grad(y: Array, dy: Array, slope: float) -> Any:
+    """See `sparkdl.ops.activation.leaky_relu_grad`."""
+    if not takes(y, dy):
+        return NotImplemented
+    dx = np.empty(y.shape, y.dtype)
+    _leaky(y.reshape(-1), dy.reshape(-1), y.dtype.type(slope), dx.reshape(-1))
+    return dx
+
+
+def elu(x: Array, alpha: float) -> Any:
+    """See `sparkdl.ops.activation.elu`."""
+    if x.dtype != np.float32:
+        return NotImplemented
+    y = np.empty(x.shape, x.dtype)
+    _elu(x.reshape(-1), x.dtype.type(alpha), y.reshape(-1))
+    return y
+
+
+def elu_grad(y: Array, dy: Array, alpha: float) -> Any:
+    """See `sparkdl.ops.activation.elu_grad`."""
+    if not takes(y, dy):
+        return NotImplemented
+    dx = np.empty(y.shape, y.dtype)
+    _elu_grad(y.reshape(-1), dy.reshape(-1), y.dtype.type(alpha), dx.reshape(-1))
+    return dx
 
 
 def silu(x: Array) -> Any:
@@ -51,8 +132,16 @@ def silu_grad(x: Array, s: Array, dy: Array) -> Any:
 
 
 @kernel
+def _relu(x: Real1, y: Real1) -> None:
+    zero = x.dtype.type(0)  # of a plain 0 the result would be float64
+    for i in range(x.size):
+        v = x[i]
+        y[i] = zero if v < zero else v  # NaN stays
+
+
+@kernel
 def _relu_grad(y: Real1, dy: Real1, dx: Real1) -> None:
-    zero = dy.dtype.type(0)  # of a plain 0 the result would be float64
+    zero = dy.dtype.type(0)
     for i in range(y.size):
         dx[i] = dy[i] if y[i] > zero else zero
 
@@ -61,6 +150,50 @@ def _relu_grad(y: Real1, dy: Real1, dx: Real1) -> None:
 def _sigmoid(x: Real1, y: Real1) -> None:
     for i in range(x.size):
         y[i] = elementary.sigmoid(x[i])
+
+
+@kernel
+def _tanh_grad(y: Real1, dy: Real1, dx: Real1) -> None:
+    one = y.dtype.type(1)
+    for i in range(y.size):
+        dx[i] = dy[i] * (one - y[i] * y[i])
+
+
+@kernel
+def _sigmoid_grad(y: Real1, dy: Real1, dx: Real1) -> None:
+    one = y.dtype.type(1)
+    for i in range(y.size):
+        dx[i] = dy[i] * y[i] * (one - y[i])
+
+
+@single_kernel
+def _log1pexp(x: Real1, y: Real1) -> None:
+    for i in range(x.size):
+        v = x[i]
+        y[i] = (ZERO if v < ZERO else v) + elementary.log1p(elementary.exp(-abs(v)))
+
+
+@kernel
+def _leaky(gate: Real1, x: Real1, slope: Real, y: Real1) -> None:
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        v = x[i]
+        y[i] = v if gate[i] > zero else slope * v
+
+
+@single_kernel
+def _elu(x: Real1, alpha: Real, y: Real1) -> None:
+    for i in range(x.size):
+        v = x[i]
+        y[i] = v if v > ZERO else alpha * elementary.expm1(v)
+
+
+@kernel
+def _elu_grad(y: Real1, dy: Real1, alpha: Real, dx: Real1) -> None:
+    zero = y.dtype.type(0)
+    for i in range(y.size):
+        d, v = dy[i], y[i]
+        dx[i] = d if v > zero else d * (v + alpha)
 
 
 @single_kernel
