@@ -60,6 +60,7 @@ def layer_norm_grad(x: Array, dy: Array, gamma: Array, mean: Array, inv: Array) 
     return dx, dgamma, dbeta
 
 
+@twin("sparkdl.ops.fast.layer_norm")
 def group_norm(x: Array, groups: int, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
     """y = gamma (x - mean) inv + beta, and mean, inv; over the pixels and channels of each group of x (N, P, C)."""
     y, shape = np.empty_like(x), (len(x), 1, x.shape[2])
@@ -74,6 +75,7 @@ def group_norm(x: Array, groups: int, gamma: Array, beta: Array, eps: float) -> 
     return y, mean, inv
 
 
+@twin("sparkdl.ops.fast.layer_norm")
 def group_norm_grad(
     x: Array, dy: Array, groups: int, gamma: Array, mean: Array, inv: Array
 ) -> tuple[Array, Array, Array]:
