@@ -17,7 +17,18 @@ import numpy as np
 
 from sparkdl.compiled import twin
 
-__all__ = ["gru", "gru_grad", "lstm", "lstm_grad", "lstm_step", "lstm_step_grad", "rnn", "rnn_grad"]
+__all__ = [
+    "gru",
+    "gru_grad",
+    "gru_step",
+    "gru_step_grad",
+    "lstm",
+    "lstm_grad",
+    "lstm_step",
+    "lstm_step_grad",
+    "rnn",
+    "rnn_grad",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,23 +132,29 @@ def gru(G: Array, U: Array, b: Array | None, h0: Array, keep: Array | None) -> t
     """
     units = h0.shape[1]
     h, q = _states(G, h0), np.empty((len(G), *h0.shape), h0.dtype)
-    a, new = np.empty((len(h0), 3 * units), h0.dtype), np.empty_like(h0)
+    a, bias = np.empty((len(h0), 3 * units), h0.dtype), np.zeros(units, h0.dtype) if b is None else b
     for t in range(len(G)):
         np.matmul(h[t], U, out=a)
-        G[t, :, : 2 * units] += a[:, : 2 * units]
-        _sigmoid(G[t, :, : 2 * units])
-        r, z, n = _gates(G[t], units)
-        q[t] = a[:, 2 * units :]
-        if b is not None:
-            q[t] += b
-        np.multiply(r, q[t], out=new)
-        n += new
-        np.tanh(n, out=n)
-        np.subtract(h[t], n, out=new)
-        new *= z
-        np.add(n, new, out=h[t + 1])
+        gru_step(G[t], a, bias, h[t], q[t], h[t + 1])
         _pass_over(keep, t, h)
     return h, q
+
+
+@twin("sparkdl.ops.fast.recurrent")
+def gru_step(G: Array, a: Array, b: Array, h: Array, q: Array, new_h: Array) -> None:
+    """The gates of G, a (N, 3 H) over G; q and the next h (N, H): all in place."""
+    units = h.shape[1]
+    sigmoids = G[:, : 2 * units]
+    sigmoids += a[:, : 2 * units]
+    _sigmoid(sigmoids)
+    r, z, n = _gates(G, units)
+    np.add(a[:, 2 * units :], b, out=q)
+    np.multiply(r, q, out=new_h)
+    n += new_h
+    np.tanh(n, out=n)
+    np.subtract(h, n, out=new_h)
+    new_h *= z
+    new_h += n
 
 
 def gru_grad(
@@ -149,31 +166,38 @@ def gru_grad(
     """
     units = dh.shape[1]
     dG, dq = np.empty(gates.shape, gates.dtype), np.empty(q.shape, q.dtype)
-    dh, a, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.empty_like(dh)
+    dh, d, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.empty_like(dh)
     for t in reversed(range(len(dG))):
         dh += dy[t]
         carried = _held_back(keep, t, dh)
-        r, z, n = _gates(gates[t], units)
-        dr, dz, dn = _gates(dG[t], units)
-        new = np.subtract(1, z, out=back)
-        np.multiply(n, n, out=dn)  # dh (1 - z) (1 - n^2)
-        np.subtract(1, dn, out=dn)
-        dn *= new
-        dn *= dh
-        np.subtract(h[t], n, out=dz)  # dh (h - n) z (1 - z)
-        dz *= new
-        dz *= z
-        dz *= dh
-        np.multiply(dn, r, out=dq[t])
-        np.subtract(1, r, out=dr)  # dn q r (1 - r)
-        dr *= q[t]
-        dr *= dq[t]
-        a[:, : 2 * units], a[:, 2 * units :] = dG[t, :, : 2 * units], dq[t]
-        np.matmul(a, U.T, out=back)
-        dh *= z
+        gru_step_grad(gates[t], h[t], q[t], dh, dG[t], dq[t], d)
+        np.matmul(d, U.T, out=back)
         dh += back
         _give_back(carried, dh)
     return dG, dq, dh
+
+
+@twin("sparkdl.ops.fast.recurrent")
+def gru_step_grad(gates: Array, h: Array, q: Array, dh: Array, dG: Array, dq: Array, d: Array) -> None:
+    """dG, d (N, 3 H), dq (N, H) of one step, and z dh in place of dh (N, H); d is what reaches U. All in place."""
+    units = dh.shape[1]
+    r, z, n = _gates(gates, units)
+    dr, dz, dn = _gates(dG, units)
+    new = np.subtract(1, z, out=dq)
+    np.multiply(n, n, out=dn)  # dh (1 - z) (1 - n^2)
+    np.subtract(1, dn, out=dn)
+    dn *= new
+    dn *= dh
+    np.subtract(h, n, out=dz)  # dh (h - n) z (1 - z)
+    dz *= new
+    dz *= z
+    dz *= dh
+    np.multiply(dn, r, out=dq)
+    np.subtract(1, r, out=dr)  # dn q r (1 - r)
+    dr *= q
+    dr *= dq
+    d[:, : 2 * units], d[:, 2 * units :] = dG[:, : 2 * units], dq
+    dh *= z
 
 
 def _states(G: Array, first: Array) -> Array:
