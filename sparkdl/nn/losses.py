@@ -12,7 +12,7 @@ import numpy as np
 
 from sparkdl.nn.layer import Array, Shape
 from sparkdl.ops.activation import sigmoid
-from sparkdl.ops.softmax import log_softmax, softmax
+from sparkdl.ops.softmax import cross_entropy, softmax
 
 __all__ = [
     "MAE",
@@ -109,22 +109,12 @@ class SoftmaxCrossEntropy(Loss):
             )
 
     def _sums(self, z: Array, y: Array, w: Array) -> tuple[float, float, Array]:
-        # Both parts are one cross-entropy against q_nk = w_n [(1 - e) c_y 1(k = y) + e / K c_k]:
-        # loss = -sum q log p and dz = p sum_k q - q.
-        classes, at, smooth = z.shape[1], np.arange(len(z)), self.label_smoothing
+        # Both parts are one cross-entropy against q_nk = w_n [(1 - e) c_y 1(k = y) + e / K c_k].
+        classes, smooth = z.shape[1], self.label_smoothing
         c = np.ones(classes) if self.class_weights is None else np.asarray(self.class_weights)
         weight = w * c[y]
-        on_label, log_p = (1 - smooth) * weight, log_softmax(z)
-        loss = -float(on_label @ log_p[at, y])
-        total = on_label
-        if smooth:
-            c = c * (smooth / classes)
-            loss -= float(w @ (log_p @ c))
-            total = on_label + w * c.sum()
-        dz = np.exp(log_p) * total.astype(z.dtype)[:, None]
-        dz[at, y] -= on_label
-        if smooth:
-            dz -= np.outer(w, c)
+        uniform = c * (smooth / classes) if smooth else None
+        loss, dz = cross_entropy(z, y, (1 - smooth) * weight, w, uniform)
         return loss, float(weight.sum()), dz
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparkdl.compiled import twin
 
-__all__ = ["log_softmax", "log_softmax_grad", "logsumexp", "softmax", "softmax_grad"]
+__all__ = ["cross_entropy", "log_softmax", "log_softmax_grad", "logsumexp", "softmax", "softmax_grad"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -49,3 +49,22 @@ def log_softmax_grad(y: Array, dy: Array) -> Array:
     """dz = dy - e^y sum_k dy_k. y, dy, dz (..., K)."""
     dz: Array = dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)
     return dz
+
+
+@twin("sparkdl.ops.fast.softmax")
+def cross_entropy(z: Array, y: Array, a: Array, w: Array, u: Array | None) -> tuple[float, Array]:
+    """-sum_n (a_n log p_n,y_n + w_n sum_k u_k log p_nk), p = softmax(z), and its gradient by z.
+
+    z, dz (N, K), y (N,) in 0..K-1, float64 a, w (N,) and u (K,), None for zeros: dz = p sum_k q - q against the target
+    q_nk = a_n 1(k = y_n) + w_n u_k.
+    """
+    at, log_p = np.arange(len(z)), log_softmax(z)
+    loss, total = -float(a @ log_p[at, y]), a
+    if u is not None:
+        loss -= float(w @ (log_p @ u))
+        total = a + w * u.sum()
+    dz = np.exp(log_p) * total.astype(z.dtype)[:, None]
+    dz[at, y] -= a
+    if u is not None:
+        dz -= np.outer(w, u)
+    return loss, dz

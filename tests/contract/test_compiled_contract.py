@@ -1,15 +1,15 @@
-"""With compiled twins every layer and optimizer is what it is without: outputs, gradients, weights, state."""
+"""With compiled twins every layer, loss and optimizer is what it is without: outputs, gradients, weights, state."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from sparkdl.compiled import compiling
 from sparkdl.nn import Array, Ctx, Layout, ParamSpec, Zeros
-from tests.catalogue import LAYERS, OPTIMIZERS, LayerCase, OptimizerCase
+from tests.catalogue import LAYERS, LOSSES, OPTIMIZERS, LayerCase, LossCase, OptimizerCase
 
 pytest.importorskip("numba")
 
@@ -47,6 +47,16 @@ def run(case: LayerCase, dtype: str, rows: int, train: bool, compiled: bool, shi
     return Result(y, dx, g)
 
 
+def run_loss(case: LossCase, dtype: str, rows: int, weighted: bool, compiled: bool, shift: int = 0) -> tuple[Any, ...]:
+    rng = np.random.default_rng(13)
+    z = shifted((3 * rng.standard_normal((rows, *case.out_shape))).astype(dtype), shift)
+    y, w = case.make_targets(rng, rows), shifted(rng.random(rows), shift)
+    for array in (z, y, w):
+        array.flags.writeable = False
+    with compiling(compiled):
+        return case.loss(z, y, w if weighted else None)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("rows", [0, 1, 6])
 @pytest.mark.parametrize("case", LAYERS, ids=lambda case: case.id)
@@ -57,6 +67,17 @@ def test_compiled_layers_are_the_plain_ones(case: LayerCase, rows: int, dtype: s
             assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
             scale = max(1.0, float(np.abs(expected).max(initial=0)))
             np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rows", [0, 1, 6])
+@pytest.mark.parametrize("case", LOSSES, ids=lambda case: case.id)
+def test_compiled_losses_are_the_plain_ones(case: LossCase, rows: int, dtype: str) -> None:
+    for weighted in (True, False):
+        plain, compiled = (run_loss(case, dtype, rows, weighted, on) for on in (False, True))
+        for expected, got in zip(plain, compiled, strict=True):
+            assert np.asarray(got).dtype == np.asarray(expected).dtype
+            np.testing.assert_allclose(got, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -86,3 +107,10 @@ def test_bits_do_not_hang_on_where_arrays_lie(case: LayerCase) -> None:
     for other in others:
         for expected, got in zip(first, other, strict=True):
             assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("case", LOSSES, ids=lambda case: case.id)
+def test_bits_of_losses_do_not_hang_on_where_arrays_lie(case: LossCase) -> None:
+    (first_loss, _, first_dz), *others = (run_loss(case, "f4", 6, True, True, shift) for shift in (0, 1, 7))
+    for loss, _, dz in others:
+        assert (loss, dz.tobytes()) == (first_loss, first_dz.tobytes())

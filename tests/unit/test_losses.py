@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 
+from sparkdl.compiled import compiling
 from sparkdl.nn import MAE, MSE, Array, BinaryCrossEntropy, Huber, Loss, SoftmaxCrossEntropy
 
 LN2 = math.log(2)
@@ -33,6 +34,33 @@ def test_a_certain_and_wrong_prediction_has_a_finite_loss(dtype: type) -> None:
     loss, _, dz = SoftmaxCrossEntropy()(np.array([[0.0, 5000.0]], dtype), np.array([0]), None)
     assert loss == 5000.0
     assert dz.tolist() == [[-1, 1]]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("classes", [2, 7, 16, 33, 100, 1000])
+@pytest.mark.parametrize("smooth", [0.0, 0.2])
+def test_many_classes_with_logits_far_apart(classes: int, smooth: float, compiled: bool) -> None:
+    rng = np.random.default_rng(classes)
+    z, y, w = (30 * rng.standard_normal((9, classes))).astype(np.float32), rng.integers(0, classes, 9), rng.random(9)
+    log_p = scipy.special.log_softmax(z.astype(np.float64), axis=1)
+    q = w[:, None] * ((1 - smooth) * np.eye(classes)[y] + smooth / classes)
+    if compiled:
+        pytest.importorskip("numba")
+    with compiling(compiled):
+        loss, _, dz = SoftmaxCrossEntropy(label_smoothing=smooth)(z, y, w)
+    assert loss == pytest.approx(-(q * log_p).sum(), rel=1e-5)
+    np.testing.assert_allclose(dz, np.exp(log_p) * q.sum(axis=1, keepdims=True) - q, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_logit_that_is_not_a_number_shows(compiled: bool) -> None:
+    if compiled:
+        pytest.importorskip("numba")
+    z = np.array([[0, np.nan, 1], [1, 2, 3]], np.float32)
+    with compiling(compiled):
+        loss, _, dz = SoftmaxCrossEntropy()(z, np.array([0, 0]), None)
+    assert math.isnan(loss)
+    assert np.isnan(dz).all(axis=1).tolist() == [True, False]
 
 
 def test_a_shard_of_ignored_labels_counts_for_nothing() -> None:

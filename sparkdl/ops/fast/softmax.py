@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import Real, Real1, Real2, single_kernel
+from sparkdl.compiled import Double1, Index1, Real, Real1, Real2, inline, single_kernel
 from sparkdl.ops.fast.elementary import ONE, ZERO, exp
 from sparkdl.ops.softmax import Array
 
-__all__ = ["log_softmax", "scores_grad", "softmax", "to_probabilities"]
+__all__ = ["cross_entropy", "log_softmax", "scores_grad", "softmax", "to_probabilities"]
 
 
 def softmax(z: Array) -> Any:
@@ -32,6 +32,15 @@ def log_softmax(z: Array) -> Any:
     np.copyto(y, z)
     _logarithms(_rows(y), z.max(axis=-1).reshape(-1))
     return y
+
+
+def cross_entropy(z: Array, y: Array, a: Array, w: Array, u: Array | None) -> Any:
+    """See `sparkdl.ops.softmax.cross_entropy`."""
+    if z.dtype != np.float32:
+        return NotImplemented
+    dz, u = np.empty(z.shape, z.dtype), np.zeros(0) if u is None else u
+    z, y, a, w = map(np.ascontiguousarray, (z, y.astype(np.int64, copy=False), a, w))
+    return _cross_entropy(z, y, a, w, u, dz), dz
 
 
 def to_probabilities(S: Array, scale: float) -> Any:
@@ -81,6 +90,45 @@ def _logarithms(z: Real2, top: Real1) -> None:
         rest = np.log(total)
         for k in range(width):
             row[k] -= rest
+
+
+@single_kernel
+def _cross_entropy(z: Real2, y: Index1, a: Double1, w: Double1, u: Double1, dz: Real2) -> float:
+    rows, width = z.shape
+    loss, smooth = 0.0, u.sum()
+    for r in range(rows):
+        row, out, total, along = z[r], dz[r], ZERO, 0.0
+        top = _largest(row, out)
+        for k in range(width):
+            out[k] = exp(row[k] - top)
+        for k in range(width):
+            total += out[k]
+        for k in range(u.size):
+            along += u[k] * (row[k] - top)
+        scale, rest = a[r] + w[r] * smooth, np.log(np.float64(total))
+        loss += scale * rest - a[r] * (row[y[r]] - top) - w[r] * along
+        share, part = np.float32(scale / total), np.float32(w[r])
+        for k in range(width):
+            out[k] *= share
+        for k in range(u.size):
+            out[k] -= part * np.float32(u[k])
+        out[y[r]] -= np.float32(a[r])
+    return loss
+
+
+@inline
+def _largest(row: Any, work: Any) -> Any:
+    """The largest number of a row, halves held against each other in `work`; NaN may get lost."""
+    for k in range(row.size):
+        work[k] = row[k]
+    n = row.size
+    while n > 1:
+        half = n // 2
+        low, high = work[:half], work[n - half : n]
+        for k in range(half):
+            low[k] = high[k] if high[k] > low[k] else low[k]
+        n -= half
+    return work[0]
 
 
 @single_kernel
