@@ -16,24 +16,30 @@ __all__ = ["decode", "unpack"]
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 OWN_CHANNELS = {"1": 1, "L": 1, "LA": 4, "RGBA": 4}  # of Pillow's modes; all others are colours
 OPENCV = {0: 1, 16: 3, 24: 4}  # Spark's `mode` of an image, an OpenCV type -> channels of 8 bits
+EXCERPT = 12  # bytes that a message shows of what is no image
 Size = tuple[int, int]
 
 
 def decode(data: bytes, channels: int | None, size: Size | None = None, resize: str = "none") -> Array:
     """The bytes of a PNG, JPEG or other file -> (height, width, channels) uint8.
 
-    channels 1 (grey), 3 (RGB), 4 (RGBA) converts; None keeps grey, transparent and coloured images as they are.
+    channels 1 (grey), 3 (RGB), 4 (RGBA) converts; None keeps grey, transparent and coloured images as they are. Of
+    pixels of 16 bits the upper 8 are kept.
     `resize` brings them to size = (height, width): "stretch" by scaling both axes (bilinear), "crop" by scaling until
     the image covers the size, and cutting off what is too much on both sides.
-    Errors: ValueError where the bytes are no image; DataError where Pillow is not installed.
+    Errors: ValueError where the bytes are no image, or one of more than 16 bits; DataError where Pillow is not
+    installed.
     """
     pillow = _pillow()
     try:
         with pillow.Image.open(io.BytesIO(data)) as image:
-            mode = MODES[channels or OWN_CHANNELS.get(image.mode, 3)]
-            return _pixels(_resized(image.convert(mode), size, resize))
+            own = _eight_bits(image)
+            mode = MODES[channels or OWN_CHANNELS.get(own.mode, 3)]
+            return _pixels(_resized(own.convert(mode), size, resize))
+    except pillow.UnidentifiedImageError:
+        raise ValueError(f"not an image file: it begins with {data[:EXCERPT]!r}") from None
     except Exception as e:  # Pillow's decoders raise nearly anything on damaged bytes
-        raise ValueError(f"not an image: {e}") from e
+        raise ValueError(f"cannot be decoded: {e}") from e
 
 
 def unpack(image: Mapping[str, Any], channels: int | None, size: Size | None = None, resize: str = "none") -> Array:
@@ -51,6 +57,15 @@ def unpack(image: Mapping[str, Any], channels: int | None, size: Size | None = N
         return pixels
     picture = _pillow().Image.fromarray(pixels if own > 1 else pixels[:, :, 0])
     return _pixels(_resized(picture.convert(MODES[channels or own]), size, resize))
+
+
+def _eight_bits(image: Any) -> Any:
+    """The image with at most 8 bits a channel: Pillow's own conversion cuts off at 255 what is wider."""
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):  # PNG has no wider ones
+        return _pillow().Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError(f"pixels of type {image.mode}, not of 8 or 16 bits")
+    return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
 
 
 def _resized(image: Any, size: Size | None, resize: str) -> Any:

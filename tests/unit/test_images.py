@@ -36,6 +36,46 @@ def struct(pixels: np.ndarray, **changes: Any) -> dict[str, Any]:
     return {"origin": "a.png", "height": h, "width": w, "nChannels": c, "mode": mode, "data": data} | changes
 
 
+def encoded(image: Any, form: str = "PNG") -> bytes:
+    """An image of Pillow's as a file."""
+    out = io.BytesIO()
+    image.save(out, form)
+    return out.getvalue()
+
+
+def test_images_of_16_bits_keep_the_upper_8() -> None:
+    deep = RNG.integers(0, 1 << 16, (6, 8), np.uint16)
+    for form in ("PNG", "TIFF"):
+        file = encoded(pytest.importorskip("PIL.Image").fromarray(deep), form)
+        assert np.array_equal(decode(file, None)[..., 0], deep >> 8)
+        assert np.array_equal(decode(file, 3), np.repeat((deep >> 8)[..., None], 3, axis=2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_without_a_range_are_refused(dtype: Any) -> None:
+    """A float of 0.5 and an integer of 70,000 are grey in nobody's eyes but the writer's."""
+    file = encoded(pytest.importorskip("PIL.Image").fromarray(np.ones((3, 3), dtype)), "TIFF")
+    with pytest.raises(ValueError, match=r"cannot be decoded: pixels of type [FI], not of 8 or 16 bits"):
+        decode(file, 1)
+
+
+def test_a_palette_with_transparency() -> None:
+    image = pytest.importorskip("PIL.Image").fromarray(np.dstack([COLOUR // 64 * 64, np.full((6, 8), 128, np.uint8)]))
+    file = encoded(image.quantize())
+    assert decode(file, None).shape == (6, 8, 4)
+    assert np.array_equal(decode(file, 3), decode(file, None)[..., :3])
+
+
+def test_what_is_no_image_is_shown_by_its_first_bytes() -> None:
+    pytest.importorskip("PIL.Image")
+    with pytest.raises(ValueError, match=r"^not an image file: it begins with b'\\x00garb'$"):
+        decode(b"\0garb", 3)
+    with pytest.raises(ValueError, match=r"^not an image file: it begins with b'<html><head>'$"):
+        decode(b"<html><head><title>404", 3)
+    with pytest.raises(ValueError, match="cannot be decoded: "):
+        decode(png(COLOUR)[:-30], 3)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_structs_of_spark_are_turned_to_rgb(channels: int) -> None:
     pixels = RNG.integers(0, 256, (3, 5, channels), np.uint8)
