@@ -14,7 +14,7 @@ from sparkdl.data.labels import LabelMap
 from sparkdl.data.preprocess import Preprocess
 from sparkdl.data.schema import DataSpec, Packing, Shape
 from sparkdl.data.shard import Handle
-from sparkdl.data.stats import MAX_LABELS, Stats, complaint, describe
+from sparkdl.data.stats import MAX_LABELS, Stats, alike_remedy, complaint, describe
 from sparkdl.errors import DataError
 
 __all__ = ["DataInfo", "conclude"]
@@ -154,8 +154,7 @@ def _check_rows(stats: Stats, packing: Packing) -> None:
     if len(stats.shapes) > 1:
         shapes = " and ".join(str(x if y == () else (x, y)) for x, y in sorted(stats.shapes))
         raise DataError(
-            f"column {packing.features.name!r}: samples have different shapes, {shapes}. Make them equal, or say with "
-            "data.shape which is right."
+            f"column {packing.features.name!r}: samples have different shapes, {shapes}. {alike_remedy(packing)}"
         )
 
 

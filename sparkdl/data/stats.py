@@ -11,7 +11,7 @@ from sparkdl.data.findings import Array, Finding, Findings, Found, merge_found
 from sparkdl.data.moments import Moments
 from sparkdl.data.schema import Packing, Shape
 
-__all__ = ["MAX_LABELS", "Stats", "complaint", "describe"]
+__all__ = ["MAX_LABELS", "Stats", "alike_remedy", "complaint", "describe"]
 
 MAX_LABELS = 10_000  # distinct labels that are told apart
 SHAPE_FAULTS = {"wrong length", "wrong size"}
@@ -114,9 +114,25 @@ def _forgiven(column: str, reason: str, packing: Packing) -> bool:
     return policy == "keep" and features.keep and column in features.columns and reason in KEEPABLE
 
 
-def _remedy(bad: Found, packing: Packing) -> str:
-    if any(reason in SHAPE_FAULTS for _, reason in bad) and packing.features.shape is None:
+def alike_remedy(packing: Packing) -> str:
+    """What to do where samples have different shapes."""
+    if packing.features.kind != "image":
         return "Make the values equal in length, or say with data.shape which length is right."
+    if packing.features.shape is not None:
+        return (
+            'Bring all images to data.shape with data.resize = "crop" or "stretch", or leave the others out with '
+            'data.handle_invalid = "skip".'
+        )
+    return (
+        "Make the images alike, or say with data.shape which size is right: data.resize = "
+        '"crop" or "stretch" then brings all to it, and data.channels alone makes grey and coloured ones alike.'
+    )
+
+
+def _remedy(bad: Found, packing: Packing) -> str:
+    shape_fault = any(reason in SHAPE_FAULTS for _, reason in bad)
+    if shape_fault and (packing.features.shape is None or packing.features.kind == "image"):
+        return alike_remedy(packing)
     if packing.spec.handle_invalid == "keep":
         return 'data.handle_invalid = "keep" forgives only nulls, NaN and infinities among numeric features.'
     return 'Mend the data, or leave such rows out with data.handle_invalid = "skip".'

@@ -7,6 +7,7 @@ import decimal
 import io
 import json
 import math
+import re
 import statistics
 from dataclasses import replace
 from fractions import Fraction
@@ -202,6 +203,22 @@ def test_images_of_spark_are_unpacked():
     np.testing.assert_array_equal(arrays(shards)[0], [pixels])
     assert found(stats) == {("x", "not an image"): 2, ("x", "null"): 1}
     assert stats.found["x", "not an image"].text.startswith("a.png: not an image of 8 bits: mode -1")
+
+
+@pytest.mark.parametrize(
+    ("spec", "remedy"),
+    [
+        ({"shape": (4, 5, 3)}, 'Bring all images to data.shape with data.resize = "crop" or "stretch"'),
+        ({}, r"say with data.shape which size is right.* data.resize = .* data.channels"),
+        ({"shape": (4, 5, 3), "handle_invalid": "keep"}, 'data.resize = "crop"'),
+    ],
+)
+def test_images_of_other_sizes_have_their_remedy(spec, remedy):
+    packing = resolve(replace(IMAGES, **spec), batch([b""]).schema)
+    good = np.zeros((4, 5, 3), np.uint8)
+    _, stats = pack(batch([png(good), png(good[:2])]), packing.spec)
+    text = complaint(stats.found, stats.rows, stats.dropped, packing)
+    assert re.search(remedy, text)
 
 
 def test_broken_and_odd_images_are_faults():
