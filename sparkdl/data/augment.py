@@ -92,19 +92,23 @@ class ColorJitter(Augmentation):
     draws = 3
 
     def __call__(self, x: Array, u: Array) -> Array:
+        work = np.result_type(x.dtype, np.float32)
         amounts = np.array([self.brightness, self.contrast, self.saturation])
-        light, contrast, colour = (1 + amounts * (2 * u - 1)).T[:, :, None, None, None]
-        seen = x[..., :3].astype(np.result_type(x.dtype, np.float32))
-        seen *= light
-        mean = _grey(seen).mean(axis=(1, 2), keepdims=True)
-        seen = mean + contrast * (seen - mean)
-        if seen.shape[3] == 3:
+        factors = (1 + amounts * (2 * u - 1)).astype(work)
+        for image, (light, contrast, colour) in zip(x[..., :3], factors, strict=True):  # one fits into a core's cache
+            seen = image.astype(work)
             grey = _grey(seen)
-            seen = grey + colour * (seen - grey)
-        if x.dtype.kind in "iu":
-            limits = np.iinfo(x.dtype)
-            seen = np.clip(np.rint(seen), limits.min, limits.max)
-        x[..., :3] = seen
+            # With grey(b x) = b grey(x) and grey of a constant itself, the three become one sum.
+            rest = (1 - contrast) * light * grey.mean()
+            if seen.shape[2] == 3:
+                seen *= colour * contrast * light
+                grey *= (1 - colour) * contrast * light
+                grey += rest
+                seen += grey
+            else:
+                seen *= contrast * light
+                seen += rest
+            image[...] = _in_range(seen, x.dtype)
         return x
 
 
@@ -120,10 +124,12 @@ class Cutout(Augmentation):
 
     def __call__(self, x: Array, u: Array) -> Array:
         _, h, w, _ = x.shape
+        exact = np.int64 if x.dtype.kind in "iu" else np.float64
         for image, (row, col) in zip(x, (u * (h, w)).astype(int), strict=True):
             top, left = row - self.size // 2, col - self.size // 2
             hole = image[max(top, 0) : top + self.size, max(left, 0) : left + self.size]
-            hole[...] = image.mean(axis=(0, 1)).astype(x.dtype)
+            mean = image.sum(axis=0, dtype=exact).sum(axis=0) / (h * w)  # rows first: they add up element by element
+            hole[...] = mean.astype(x.dtype)
         return x
 
 
@@ -157,6 +163,13 @@ def uniforms(seed: int, epoch: int, rows: Array, draws: int) -> Array:
 
 
 def _grey(x: Array) -> Array:
-    """(N, H, W, 1), the luma of colours; a single channel as it is."""
-    grey: Array = x @ np.array(LUMA, x.dtype) if x.shape[3] == 3 else x[..., 0]
-    return grey[..., None]
+    """x (H, W, C) -> (H, W, 1), the luma of colours; a single channel as it is."""
+    return x @ np.array(LUMA, x.dtype)[:, None] if x.shape[2] == 3 else x
+
+
+def _in_range(x: Array, dtype: Any) -> Array:
+    """x, for integers rounded and clipped to what they hold, in place."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        np.clip(np.rint(x, out=x), limits.min, limits.max, out=x)
+    return x

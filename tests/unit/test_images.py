@@ -169,6 +169,18 @@ def test_color_jitter() -> None:
     np.testing.assert_allclose(ColorJitter(0, 0, 0)(x.copy(), fixed(0.1, 0.2, 0.3)), x)
 
 
+@pytest.mark.parametrize("c", [1, 3])
+def test_color_jitter_is_brightness_then_contrast_then_saturation(c: int) -> None:
+    x, u = batch(c=c, dtype=np.float64), RNG.random((5, 3))
+    light, contrast, colour = (1 + np.array([0.2, 0.4, 0.6]) * (2 * u - 1)).T[:, :, None, None, None]
+    weights = np.array([[0.299], [0.587], [0.114]]) if c == 3 else np.ones((1, 1))
+    bright = light * x
+    mean = (bright @ weights).mean(axis=(1, 2, 3), keepdims=True)
+    strong = mean + contrast * (bright - mean)
+    expected = strong @ weights + colour * (strong - strong @ weights)
+    np.testing.assert_allclose(ColorJitter(0.2, 0.4, 0.6)(x.copy(), u), expected)
+
+
 def test_color_jitter_keeps_types_and_the_fourth_channel() -> None:
     x = batch(c=4)
     y = ColorJitter(1, 0, 0)(x.copy(), fixed(0.9, 0.5, 0.5))
