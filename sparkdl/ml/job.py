@@ -118,8 +118,15 @@ def train(config: Config, spark: SparkSession | None, on_start: Callable[[Task],
 def read(
     spark: SparkSession | None, path: str, form: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Any:
-    """The rows at path: a DataFrame, or without a session the path itself. Errors: DataError where there are none."""
+    """The rows at path: a DataFrame, or without a session the path itself.
+
+    Errors: DataError where there are none, ConfigError for a format that only Spark reads where there is no session.
+    """
     if spark is None:
+        if form not in (None, "parquet", "csv"):
+            raise ConfigError(
+                f'data.format = "{form}" is read by Spark; without it, data are Parquet or CSV. Leave training.master out.'
+            )
         return path
     form = form or ("csv" if path.endswith((".csv", ".csv.gz")) else "parquet")
     if form == "csv":
