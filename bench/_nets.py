@@ -11,7 +11,7 @@ from torch import nn as tnn
 
 from sparkdl import nn
 
-__all__ = ["SUITE", "Entry"]
+__all__ = ["SUITE", "Entry", "t_zoo_resnet20"]
 
 VGG11 = (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M")
 VGG16 = (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M", 512, 512, 512, "M")
@@ -162,6 +162,27 @@ def t_resnet20() -> Any:
         for stride in (first, 1, 1):
             body = t_conv_bn(width, filters, 3, stride) + t_conv_bn(filters, filters, relu=False)
             layers.append(TorchBlock(body, width, filters, stride))
+            width = filters
+    return tnn.Sequential(*layers, tnn.AdaptiveAvgPool2d(1), tnn.Flatten(), tnn.Linear(64, 10))
+
+
+class TorchPadded(tnn.Module):
+    """The shortcut of the zoo's small ResNets: every second pixel, and zeros on both sides of the channels."""
+
+    def forward(self, x: Any) -> Any:
+        """x (N, C, H, W) -> (N, 2 C, H / 2, W / 2)."""
+        c = x.shape[1] // 2
+        return tnn.functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, c, c))
+
+
+def t_zoo_resnet20() -> Any:
+    """`nn.zoo.resnet20` in torch."""
+    layers, width = t_conv_bn(3, 16), 16
+    for filters, first in ((16, 1), (32, 2), (64, 2)):
+        for stride in (first, 1, 1):
+            block = TorchBlock(t_conv_bn(width, filters, 3, stride) + t_conv_bn(filters, filters, relu=False), 1, 1, 1)
+            block.shortcut = tnn.Identity() if width == filters else TorchPadded()
+            layers.append(block)
             width = filters
     return tnn.Sequential(*layers, tnn.AdaptiveAvgPool2d(1), tnn.Flatten(), tnn.Linear(64, 10))
 
