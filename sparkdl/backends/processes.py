@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 
 from sparkdl.backends.base import Group, Peers, Place, Seat, Shards, Slots
@@ -18,13 +20,15 @@ from sparkdl.errors import TrainingError
 __all__ = ["ProcessBackend"]
 
 PRELOADED = ["sparkdl.strategies"]  # imported once, by the server that forks the processes
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of the library that multiplies matrices
 
 
 class ProcessBackend(LocalBackend):
     """As `LocalBackend`, but for peers, which are processes.
 
-    What they are given is pickled: layers and losses of one's own must stand in a module. `prepare(rank)` is called
-    first in each process; `driver_host` is an address of this process that all of them reach.
+    What they are given is pickled: layers and losses of one's own must stand in a module. Each computes on one core
+    unless OMP_NUM_THREADS is set. `prepare(rank)` is called first in each process; `driver_host` is an address of this
+    process that all of them reach.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class _Processes:
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
+        _start_server()
         self._processes: list[BaseProcess] = []
         for seat in seats:
             name = f"sparkdl-rank-{seat.rank}"
@@ -91,6 +96,20 @@ class _Processes:
     def cancel(self) -> None:
         for process in self._processes:
             process.kill()
+
+
+def _start_server() -> None:
+    """Start what forks the processes, once; each computes on one core unless the environment says otherwise.
+
+    Otherwise each would have as many threads as there are cores, which spin while those of the others compute.
+    """
+    added = {} if any(name in os.environ for name in THREADS) else {THREADS[0]: "1"}
+    os.environ.update(added)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _run(seat: Seat, fn: Callable[[Seat], None], prepare: Callable[[int], None] | None) -> None:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +32,7 @@ from sparkdl.train import Callback, Run, Training
 
 SPEC = DataSpec(features=("features",), label="label", valid_fraction=0.2)
 EPOCHS, WORKERS = 30, 3
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class AtEpoch(Callback):
@@ -168,6 +170,33 @@ def test_a_cut_link_is_noticed_and_training_goes_on_once_it_is_back(
         model = train(backend, (AtEpoch(5, cut),), timeout_s=1.5)
     assert np.array_equal(model.params, undisturbed.params)
     assert any("rank 2" in r.message and "restart 1" in r.message for r in caplog.records)
+
+
+NOTED = """
+import os, sys
+from types import SimpleNamespace
+from sparkdl.backends import ProcessBackend
+
+def note(seat):
+    with open(f"threads-{seat.rank}", "w") as file:
+        file.write(os.environ["OMP_NUM_THREADS"])
+
+if __name__ == "__main__":
+    before = dict(os.environ)
+    ProcessBackend(2).run_peers(SimpleNamespace(handles=(None, None)), note).wait()
+    assert dict(os.environ) == before
+"""
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_each_process_computes_on_one_core_unless_told_otherwise(tmp_path: Path, given: str | None) -> None:
+    """A pool of as many threads as cores in each would wait for the others' at every product."""
+    (tmp_path / "script.py").write_text(NOTED)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    env = {name: value for name, value in os.environ.items() if name not in names}
+    env |= {"PYTHONPATH": str(ROOT)} | ({} if given is None else {"OMP_NUM_THREADS": given})
+    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=env, check=True, timeout=120)
+    assert [(tmp_path / f"threads-{rank}").read_text() for rank in range(2)] == [given or "1"] * 2
 
 
 def test_descriptors_and_memory_are_given_back(
