@@ -22,7 +22,7 @@ from sparkdl.data.shard import Handle
 from sparkdl.data.writer import BATCH_BYTES, PartWriter
 from sparkdl.errors import DataError
 
-__all__ = ["LocalShards", "read_path", "spool_local"]
+__all__ = ["LocalShards", "existing", "read_path", "spool_local"]
 
 BATCH_ROWS = 10_000
 
@@ -106,9 +106,7 @@ def read_path(path: str | os.PathLike[str], columns: Sequence[str] | None = None
     Folders named `key=value` become columns, as Spark and Hive have it. Files are read one after the other; a DataError
     names the one that is damaged.
     """
-    where = Path(path)
-    if not where.exists():
-        raise DataError(f"{path} does not exist. Check data.train, data.valid and data.test.")
+    where = existing(path)
     form = "csv" if where.suffix == ".csv" or any(where.glob("**/*.csv")) else "parquet"
     current = str(path)
     try:
@@ -119,3 +117,11 @@ def read_path(path: str | os.PathLike[str], columns: Sequence[str] | None = None
             yield from fragment.to_batches(schema=data.schema, columns=names, batch_size=BATCH_ROWS)
     except (OSError, pa.ArrowException) as e:
         raise DataError(f"{current} cannot be read: {e}") from e
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path of a file or folder. Errors: DataError where there is none."""
+    where = Path(path)
+    if not where.exists():
+        raise DataError(f"{path} does not exist. Check data.train, data.valid and data.test.")
+    return where

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkdl.backends.spark_errors import readable_errors
 from sparkdl.config import Config, DataConfig, digest, to_dict
 from sparkdl.data import synthetic
+from sparkdl.data.local import existing
 from sparkdl.data.spark import packing_of, readable
 from sparkdl.errors import ConfigError, DataError
 from sparkdl.ml.fitting import CheckpointPlan, fit
@@ -127,7 +128,7 @@ def read(
             raise ConfigError(
                 f'data.format = "{form}" is read by Spark, without which data are Parquet or CSV. Remove training.master.'
             )
-        return path
+        return str(existing(path))
     form = form or ("csv" if path.endswith((".csv", ".csv.gz")) else "parquet")
     if form == "csv":
         options = {"header": True, "inferSchema": True, **(options or {})}

@@ -19,7 +19,7 @@ import sparkdl
 from sparkdl import nn
 from sparkdl.config import from_dict
 from sparkdl.data import DataSpec
-from sparkdl.errors import ConfigError, TrainingError
+from sparkdl.errors import ConfigError, DataError, TrainingError
 from sparkdl.ml import CheckpointPlan, TrainedModel, fit, job
 from sparkdl.optim import SGD, Adam, Clip, OnPlateau, Step
 from sparkdl.strategies.tree_aggregate import tree_depth
@@ -187,6 +187,15 @@ def test_a_job_that_is_stopped_leaves_its_checkpoint_and_the_model_that_was_ther
     assert not (tmp_path / "metrics.json").exists()
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
     assert f"checkpoints: {tmp_path}/checkpoints" in outcome.report()
+
+
+def test_test_rows_that_do_not_exist_are_missed_before_training(tmp_path: Path) -> None:
+    pq.write_table(blobs(40), tmp_path / "rows.parquet")
+    data = {"train": str(tmp_path / "rows.parquet"), "test": str(tmp_path / "none")}
+    table = {"data": data | {"features": ["features"], "label": "label"}, "model": {"name": "mlp"}}
+    config = from_dict(table | {"training": {"master": "threads"}})
+    with pytest.raises(DataError, match=r"none does not exist. Check data.train, data.valid and data.test"):
+        job.train(config, None, on_start=lambda task: pytest.fail("training has begun"))
 
 
 def test_a_fit_on_another_thread_leaves_signals_alone() -> None:
