@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from submitting import JVM, ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"  # before NumPy is imported: two task slots on two cores, and the same bits every time
 
-ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are no garbage: the collector, which some call again and again, need not go through them."""
+    gc.collect()
+    gc.freeze()
 
 
 def python_path() -> str:
@@ -35,6 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
     scratch = tmp_path_factory.mktemp("spark")
     settings = {
+        "spark.driver.extraJavaOptions": JVM,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": python_path(),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from sparkdl.comm import Transport, TransportOptions, connect, inproc_group
@@ -80,6 +83,35 @@ def group(kind: str, size: int, **settings: Any) -> Iterator[list[Transport]]:
 def run(transports: list[Transport], fn: Callable[[Transport], Any]) -> list[Any]:
     """fn of each transport, in a thread of its own, all at once."""
     return on_ranks(len(transports), lambda rank: fn(transports[rank]))
+
+
+def held() -> tuple[int, int, int]:
+    """Descriptors, threads and shared mappings of this process."""
+    gc.collect()  # errors of earlier tests, whose tracebacks hold views
+    maps = Path("/proc/self/maps").read_text().count("memfd:sparkdl")
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), maps
+
+
+def shared_files() -> set[str]:
+    """What lies in the memory that all processes of this machine share as files."""
+    return set(os.listdir("/dev/shm"))
+
+
+def lasting_files(before: set[str]) -> set[str]:
+    """The new ones that stay. Others on this machine, such as tests beside these, may put files there for a moment."""
+    deadline = time.monotonic() + 5
+    while (new := shared_files() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return new
+
+
+@contextmanager
+def nothing_kept() -> Iterator[tuple[int, int, int]]:
+    """Inside it all that is `held`, and files of shared memory, must go again; gives what is held at the start."""
+    before, files = held(), shared_files()
+    yield before
+    assert held() == before
+    assert not lasting_files(files)
 
 
 class Processes:

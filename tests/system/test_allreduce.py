@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from pyspark import BarrierTaskContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from ranks import lasting_files, shared_files
 from reference import blobs, mlp, tolerance
 
 from sparkdl import nn
@@ -133,9 +134,7 @@ class Left:
             "broadcasts": set(Path(context._temp_dir).iterdir()),
             "threads": {t.name for t in threading.enumerate() if t.name.startswith("sparkdl")},
             "listening": sum(map(_listens, os.listdir("/proc/self/fd"))),
-            "shared memory": set(os.listdir("/dev/shm")),
             "shards": {name for _, _, names in os.walk(scratch) for name in names if name.startswith("shard-")},
-            "frozen": stopped(),
         }
 
 
@@ -154,11 +153,16 @@ def _listens(fd: str) -> bool:
 def _nothing_is_left(spark: SparkSession) -> Iterator[None]:
     left = Left(spark)
     before, descriptors = left.now(), len(os.listdir("/proc/self/fd"))
+    files, frozen = shared_files(), stopped()
     yield
     deadline = time.monotonic() + 10
     while (after := left.now()) != before and time.monotonic() < deadline:
         time.sleep(0.05)  # the JVM ends a task's process, and its connections, on its own time
     assert after == before
+    while (still := stopped() - frozen) and time.monotonic() < deadline:
+        time.sleep(0.05)  # others on this machine, such as tests beside these, may freeze theirs for a moment
+    assert not still
+    assert not lasting_files(files)
     assert len(os.listdir("/proc/self/fd")) < descriptors + 12  # threads keep a connection to the JVM for a while
 
 
@@ -205,8 +209,8 @@ def test_without_shared_memory(df: DataFrame, undisturbed: TrainedModel) -> None
 def test_digits_pass_97_percent(digits: tuple[DataFrame, DataFrame]) -> None:
     train_df, test_df = digits
     net = functools.partial(cnn, filters=(16, 32), hidden=64)
-    training = Training(epochs=10, batch_size=64, seed=1)
-    settings: dict[str, Any] = {"optimizer": Adam(0.003), "schedule": Cosine(), "training": training}
+    training = Training(epochs=6, batch_size=96, seed=1)
+    settings: dict[str, Any] = {"optimizer": Adam(0.01), "schedule": Cosine(), "training": training}
     model = fit(train_df, net, DIGITS, strategy=AllReduce(), **settings)
     assert model.evaluate(test_df)["accuracy"] >= 0.97
     assert {"data_s", "compute_s", "waiting_s", "communication_s"} <= set(model.history.names)

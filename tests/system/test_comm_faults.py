@@ -28,7 +28,7 @@ from sparkdl.comm.transport.addresses import listen
 from sparkdl.comm.transport.auth import Edge, Identity, answer, dial
 from sparkdl.comm.transport.doorbell import Doorbell
 from sparkdl.comm.transport.meeting import MAX_COMPLAINTS, Meeting
-from tests.ranks import SECRET, Processes
+from tests.ranks import SECRET, Processes, lasting_files, shared_files
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="POSIX signals")
 
@@ -96,7 +96,7 @@ def misbehave(t: Transport, say, how: str) -> str:
 class TestProcesses:
     @pytest.mark.parametrize("count", [10, 4 << 20], ids=["short", "long"])
     def test_the_death_of_one_is_reported_by_all_at_once(self, kind, count):
-        files = set(os.listdir("/dev/shm"))
+        files = shared_files()
         with Processes(3, circulate, count, 1_000_000, 0.0, kind=kind) as ranks:
             for rank in range(3):
                 assert ranks.heard(rank) == "ready"
@@ -109,7 +109,7 @@ class TestProcesses:
             assert (error.rank, error.culprit) == (rank, 1)
             assert f"rank {rank}, " in str(error)
             assert "rank 1" in error.reason
-        assert set(os.listdir("/dev/shm")) <= files
+        assert not lasting_files(files)
 
     def test_a_frozen_rank_is_lost_after_the_timeout(self, kind):
         with Processes(3, circulate, 1000, 1_000_000, 0.0, kind=kind, timeout_s=1.2) as ranks:
@@ -154,7 +154,7 @@ class TestProcesses:
 class TestSharing:
     @pytest.mark.parametrize("count", [10, 4 << 20], ids=["short", "long"])
     def test_the_death_of_one_is_reported_by_all_at_once(self, count):
-        files = set(os.listdir("/dev/shm"))
+        files = shared_files()
         with Processes(3, share, count, 1_000_000, 0.0, kind="shm") as ranks:
             for rank in range(3):
                 assert ranks.heard(rank) == "ready"
@@ -165,7 +165,7 @@ class TestSharing:
         for rank, error in zip((0, 2), errors, strict=True):
             assert isinstance(error, PeerLost | PeerAborted)
             assert (error.rank, error.culprit) == (rank, 1)
-        assert set(os.listdir("/dev/shm")) <= files
+        assert not lasting_files(files)
 
     @pytest.mark.parametrize("count", [10, 4 << 20], ids=["short", "long"])
     def test_a_frozen_rank_is_lost_after_the_timeout(self, count):

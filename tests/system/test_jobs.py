@@ -19,17 +19,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from submitting import ROOT, environment
 
-ROOT = Path(__file__).resolve().parents[2]
+QUICK = ["training.epochs=3", "training.batch_size=128", "optimizer.lr=0.01"]
 SUBMIT = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
 
 Submit = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def environment(**extra: str) -> dict[str, str]:
-    """As a shell has it that knows which Python to use and where this package lies, and nothing of this session."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK", "PYTHON"))}
-    return kept | {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"} | extra
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def submit(tmp_path: Path) -> Submit:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a model that `train.py` wrote, with what it printed in `out.txt` beside it."""
     folder = tmp_path_factory.mktemp("trained")
-    overrides = ["training.epochs=3", f"output.model={folder}/model", f"output.history={folder}/history.csv"]
+    overrides = [*QUICK, f"output.model={folder}/model", f"output.history={folder}/history.csv"]
     sets = [part for override in overrides for part in ("--set", override)]
     command = [*SUBMIT, str(ROOT / "jobs/train.py"), str(ROOT / "conf/digits.toml"), *sets, "--profile"]
     done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=280)
@@ -121,7 +116,7 @@ def interrupt(command: list[str], folder: Path, when: str) -> None:
             while not re.search(when, (folder / "out.txt").read_text()):
                 assert job.poll() is None
                 assert time.monotonic() < deadline
-                time.sleep(0.2)
+                time.sleep(0.05)
             os.killpg(job.pid, signal.SIGINT)  # as a terminal does: to the JVM as well
             assert job.wait(60) == 130
         except BaseException:
@@ -132,8 +127,8 @@ def interrupt(command: list[str], folder: Path, when: str) -> None:
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    sets = ["training.epochs=4", f"output.model={tmp_path}/model", f"checkpoint.folder={tmp_path}/checkpoints"]
-    arguments = [part for s in sets for part in ("--set", s)]
+    sets = ["training.epochs=4", "training.batch_size=128", f"checkpoint.folder={tmp_path}/checkpoints"]
+    arguments = [part for s in [*sets, f"output.model={tmp_path}/model"] for part in ("--set", s)]
     command = [*SUBMIT, str(ROOT / "jobs/train.py"), str(ROOT / "conf/digits.toml"), *arguments]
     interrupt(command, tmp_path, "epoch 1/4")
     assert list((tmp_path / "checkpoints").glob("step-*"))
@@ -157,7 +152,7 @@ def test_ctrl_c_while_the_workers_are_among_themselves_leaves_their_last_epoch(t
     )
     deadline = time.monotonic() + 60
     while not (found := list((tmp_path / "checkpoints").glob("step-*"))) and time.monotonic() < deadline:
-        time.sleep(0.2)  # the driver outlives the JVM
+        time.sleep(0.05)  # the driver outlives the JVM
     (checkpoint,) = found
     state = json.loads((checkpoint / "state.json").read_text())
     assert state["stop_reason"] == "interrupted"

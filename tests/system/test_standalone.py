@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from submitting import JVM, ROOT, environment
 
-ROOT = Path(__file__).resolve().parents[2]
 SPARK = Path(pyspark.__file__).parent
 
 
@@ -61,11 +61,12 @@ class Cluster:
         while time.monotonic() < deadline:
             if found := re.search(pattern, log.read_text()):
                 return found[0]
-            time.sleep(0.2)
+            time.sleep(0.05)
         raise AssertionError(f"no {pattern!r} in {log.read_text()[-2000:]}")
 
     def submit(self, *args: str, conf: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        settings = ("spark.ui.enabled=false", "spark.executor.memory=512m", "spark.driver.host=127.0.0.1", *conf)
+        executors = ("spark.executor.memory=512m", f"spark.executor.extraJavaOptions={JVM}")
+        settings = ("spark.ui.enabled=false", "spark.driver.host=127.0.0.1", *executors, *conf)
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", self.url]
         command += [part for setting in settings for part in ("--conf", setting)]
         command += [str(ROOT / "jobs" / "train.py"), str(ROOT / "conf" / "digits-allreduce.toml"), *args]
@@ -83,12 +84,6 @@ class Cluster:
                 if b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
         return found
-
-
-def environment(**extra: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK", "PYSPARK", "PYTHON"))}
-    own = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
-    return kept | own | extra
 
 
 @pytest.fixture(scope="module")

@@ -106,8 +106,8 @@ def test_digits_pass_97_percent_and_survive_saving(
 ) -> None:
     train_df, test_df = digits
     net = functools.partial(cnn, filters=(16, 32), hidden=64)
-    training = Training(epochs=10, batch_size=64, seed=1)
-    model = fit(train_df, net, DIGITS, optimizer=Adam(0.003), schedule=Cosine(), training=training)
+    training = Training(epochs=6, batch_size=96, seed=1)
+    model = fit(train_df, net, DIGITS, optimizer=Adam(0.01), schedule=Cosine(), training=training)
     metrics = model.evaluate(test_df)
     assert metrics["accuracy"] >= 0.97
     model.save(str(tmp_path / "model"))
