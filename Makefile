@@ -24,8 +24,8 @@ env: ## .venv with all packages, and Java 17 or newer
 run: env ## train: CONF=conf/digits.toml, MASTER=local[2], ARGS="--set training.epochs=5"
 	@$(SPARK_SUBMIT) jobs/train.py $(CONF) $(ARGS)
 
-test: env ## all tests: ARGS="-k name" for some
-	@$(BIN)/python -m pytest $(ARGS)
+test: env ## all tests, in two processes: ARGS="-k name" for some, ARGS="-n 0" in one
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: env ## style and types
 	@$(BIN)/ruff check .
