@@ -56,7 +56,7 @@ def _serve(pipe: Connection, kind: str, net: str, threads: int) -> None:
     x = rng.standard_normal((entry.batch, *entry.in_shape), dtype=np.float32)
     y = rng.integers(entry.classes, size=entry.batch)
     before = _megabytes()
-    step = _ours(entry, x, y) if kind == "ours" else _torch(entry, x, y, kind != "torch")
+    step = _ours(entry, x, y, threads) if kind == "ours" else _torch(entry, x, y, kind != "torch")
     pipe.send(0.0)
     while pipe.recv() == "step":
         started = time.perf_counter()
@@ -69,19 +69,21 @@ def _megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _ours(entry: Any, x: Any, y: Any) -> Callable[[], object]:
+def _ours(entry: Any, x: Any, y: Any, threads: int) -> Callable[[], object]:
     """One update by sparkdl, as a worker makes it."""
     from sparkdl import nn, optim
     from sparkdl.train import memory
+    from sparkdl.train.threads import Threads
 
     memory.hold()
+    shared = Threads(threads)
     model = nn.Model(entry.ours(), nn.SoftmaxCrossEntropy(), entry.in_shape)
     layout, rng, optimizer = model.layout, np.random.default_rng(0), optim.SGD(LR, MOMENTUM)
     params, grad, n = model.init(rng), np.zeros(layout.size, np.float32), layout.num_trainable
     state = optimizer.init(params[:n])
 
     def step() -> None:
-        sums, _ = model.accumulate(params, grad, x, y, None, nn.Ctx(train=True, rng=rng), first=True)
+        sums, _ = shared.accumulate(model, params, grad, x, y, None, nn.Ctx(train=True, rng=rng), first=True)
         mean = grad[:n]
         mean /= sums.weight
         optimizer.step(params[:n], mean, state, LR, layout.trainable_segments)

@@ -126,7 +126,7 @@ def read(
     if spark is None:
         if form not in (None, "parquet", "csv"):
             raise ConfigError(
-                f'data.format = "{form}" is read by Spark, without which data are Parquet or CSV. Remove training.master.'
+                f'data.format = "{form}" is read by Spark; without it data are Parquet or CSV. Remove training.master.'
             )
         return str(existing(path))
     form = form or ("csv" if path.endswith((".csv", ".csv.gz")) else "parquet")

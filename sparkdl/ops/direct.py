@@ -10,8 +10,8 @@ tile of outputs stay in registers over all taps, for any stride, and the product
 BLAS's: then it is the fastest by definition wherever the filters fit the cache.
 
 Largest error in float32, against float64 and as a share of the largest result, over 16 to 512 channels of normal
-numbers: 7e-7, as im2row's; compiled, where the terms of a sum are added one after another, 1.3e-6 up to 128 channels and
-3e-6 up to 512.
+numbers: 7e-7, as im2row's; compiled, where the terms of a sum are added one after another, 1.3e-6 up to 128 channels
+and 3e-6 up to 512.
 """
 
 from __future__ import annotations

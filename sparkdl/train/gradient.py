@@ -19,6 +19,7 @@ from sparkdl.train import memory
 from sparkdl.train.mixup import mixture
 from sparkdl.train.profile import Profile
 from sparkdl.train.task import Task
+from sparkdl.train.threads import Threads, cores
 
 __all__ = ["EVALUATION_ROWS", "TAIL", "Part", "ShardWorker", "open_worker"]
 
@@ -65,6 +66,7 @@ class ShardWorker:
         self.ready: Callable[[str], None] | None = None
         self.sync: Callable[[Array], None] | None = None
         self.outer: Callable[[Any, Array, Array], bool] | None = None
+        self.threads = Threads(cores())
         memory.hold()
 
     def gradient(self, params: Array, epoch: int, step: int, out: Array | None = None) -> Part:
@@ -95,7 +97,7 @@ class ShardWorker:
                     x, objective = self._mixed(x, index, epoch)
                 data_s += time.perf_counter() - started
                 with ctx.span("compute"):
-                    sums, z = task.model.accumulate(params, grad, x, y, w, ctx, objective, first=i == 1)
+                    sums, z = self.threads.accumulate(task.model, params, grad, x, y, w, ctx, objective, first=i == 1)
                 with ctx.span("metrics"):
                     task.metrics.update(acc, z, y, w, known=(sums.loss, sums.weight))
                 loss, weight, rows = loss + sums.loss, weight + sums.weight, rows + sums.rows
@@ -108,11 +110,12 @@ class ShardWorker:
         acc = metrics.zeros()
         with np.errstate(all="ignore"):
             for x, y, w in self.reader.valid_chunks(EVALUATION_ROWS):
-                metrics.update(acc, model.outputs(params, x), y, w)
+                metrics.update(acc, self.threads.outputs(model, params, x), y, w)
         return Part(np.zeros(0, params.dtype), acc)
 
     def close(self) -> None:
         """Release the shard."""
+        self.threads.close()
         self.reader.close()
 
     def _augmented(self, index: Array, epoch: int) -> Callable[[Array], Array] | None:
