@@ -16,7 +16,7 @@ numbers: 1e-6 for m = 2, 1.5e-5 for m = 4, whose matrices hold larger numbers (i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -38,6 +38,7 @@ __all__ = [
 
 BLOCK_ELEMENTS = 600_000  # of V and M of one block
 MOST_TILES = 256  # rows of a matrix product: as many as it has columns on both sides, up to so many
+PART_ELEMENTS, LEAST_PART = 1 << 20, 32  # of U at a time, and channels, where its parts are made as they are used
 SKEW = 24  # elements between the a^2 planes beyond their size: at powers of two apart they would share cache lines
 
 A = {
@@ -71,45 +72,80 @@ def applies(win: Window, groups: int) -> bool:
 
 def winograd(x: Array, W: Array, win: Window, b: Array | None, m: int) -> Array:
     """x (N, H, W, C), W (3, 3, C, F), b (F,) or None -> y (N, OH, OW, F) in the dtype of W; m = 2 or 4."""
+    matrix = G[m].astype(W.dtype)
+
+    def filters(part: slice) -> Array:
+        return widen_filters(W[..., part], matrix)
+
     bias = np.zeros(W.shape[3], W.dtype) if b is None else b
-    return _filter(x, widen_filters(W, G[m].astype(W.dtype)), win.out_size((x.shape[1], x.shape[2])), win.pads, bias, m)
-
-
-def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
-    """x (N, H, W, C), dy (N, OH, OW, F) -> dW (3, 3, C, F)."""
-    c, f = x.shape[3], dy.shape[3]
-    shape = ((m + 2) ** 2, c, f)
-    dU, term = scratch("winograd_U", shape, dy.dtype), scratch("winograd_term", shape, dy.dtype)
-    planes = _Planes(dy.shape, m, dy.dtype, (c, f))
-    for i, (block, tiles) in enumerate(planes.blocks()):
-        V, dM = planes.views(tiles)
-        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
-        scatter_slopes(_part(dy, block, m), planes.buffers[1], m)
-        np.matmul(V.transpose(0, 2, 1), dM, out=term if i else dU)
-        if i:
-            dU += term
-    if not len(x):
-        dU[:] = 0
-    return narrow_filters(dU, G[m].astype(dy.dtype))
+    return _filter(x, filters, win.out_size((x.shape[1], x.shape[2])), win.pads, bias, m)
 
 
 def winograd_grad_data(dy: Array, W: Array, size: Pair, win: Window, m: int) -> Array:
     """dy (N, OH, OW, F), W (3, 3, C, F), size = (H, W) -> dx (N, H, W, C)."""
     rows, cols = ((2 - p[0], n - out + p[0]) for n, out, p in zip(size, dy.shape[1:3], win.pads, strict=True))
-    U = widen_filters(W[::-1, ::-1], G[m].astype(W.dtype)).transpose(0, 2, 1)
-    return _filter(dy, U, size, (rows, cols), np.zeros(W.shape[2], W.dtype), m)
+    matrix = G[m].astype(W.dtype)
+
+    def filters(part: slice) -> Array:
+        return widen_filters(W[::-1, ::-1, part], matrix).transpose(0, 2, 1)
+
+    return _filter(dy, filters, size, (rows, cols), np.zeros(W.shape[2], W.dtype), m)
 
 
-def _filter(x: Array, U: Array, size: Pair, pads: Pads, b: Array, m: int) -> Array:
-    """x (N, H, W, C), U (a^2, C, F), b (F,), size = (OH, OW) -> y (N, OH, OW, F)."""
-    y = np.empty((len(x), *size, U.shape[2]), U.dtype)
-    planes, win = _Planes(y.shape, m, U.dtype, U.shape[1:]), Window((3, 3), pads=pads)
-    for block, tiles in planes.blocks():
+def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
+    """x (N, H, W, C), dy (N, OH, OW, F) -> dW (3, 3, C, F)."""
+    c, f = x.shape[3], dy.shape[3]
+    matrix, planes = G[m].astype(dy.dtype), _Planes(dy.shape, m, dy.dtype, (c, f))
+    found = list(planes.blocks())
+    dU = None if len(found) == 1 else scratch("winograd_dU", ((m + 2) ** 2, c, f), dy.dtype)
+    for i, (block, tiles) in enumerate(found):
+        V, dM = planes.views(tiles)
+        scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
+        scatter_slopes(_part(dy, block, m), planes.buffers[1], m)
+        if dU is None:
+            return _narrowed_products(V, dM, matrix)
+        if i == 0:
+            np.matmul(V.transpose(0, 2, 1), dM, out=dU)
+        else:
+            dU += np.matmul(V.transpose(0, 2, 1), dM, out=scratch("winograd_term", dU.shape, dy.dtype))
+    return np.zeros((3, 3, c, f), dy.dtype) if dU is None or not found else narrow_filters(dU, matrix)
+
+
+def _narrowed_products(V: Array, dM: Array, matrix: Array) -> Array:
+    """dW = G^T (V^T dM) G, some channels at a time: V (a^2, T, C), dM (a^2, T, F) -> (3, 3, C, F)."""
+    planes, _, c = V.shape
+    f = dM.shape[2]
+    dW = np.empty((3, 3, c, f), dM.dtype)
+    for part in _parts(c, planes * f):
+        dU = scratch("winograd_dU", (planes, part.stop - part.start, f), dM.dtype)
+        dW[:, :, part] = narrow_filters(np.matmul(V[:, :, part].transpose(0, 2, 1), dM, out=dU), matrix)
+    return dW
+
+
+def _filter(x: Array, filters: Callable[[slice], Array], size: Pair, pads: Pads, b: Array, m: int) -> Array:
+    """x (N, H, W, C), filters(part of F) -> U (a^2, C, part), b (F,), size = (OH, OW) -> y (N, OH, OW, F)."""
+    c, f = x.shape[3], len(b)
+    y = np.empty((len(x), *size, f), b.dtype)
+    planes, win = _Planes(y.shape, m, b.dtype, (c, f)), Window((3, 3), pads=pads)
+    found = list(planes.blocks())
+    whole = filters(slice(0, f)) if len(found) > 1 else None
+    for block, tiles in found:
         V, M = planes.views(tiles)
         scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
-        np.matmul(V, U, out=M)
+        if whole is not None:
+            np.matmul(V, whole, out=M)
+        else:  # U of one block is used but once, so it need not exist as a whole
+            for part in _parts(f, len(V) * c):
+                np.matmul(V, filters(part), out=M[:, :, part])
         gather_outputs(planes.buffers[1], _part(y, block, m), b, m)
     return y
+
+
+def _parts(channels: int, elements: int) -> Iterator[slice]:
+    """Cuts channels, each of so many elements of U, into parts that the caches hold."""
+    most = max(LEAST_PART, PART_ELEMENTS // elements // LEAST_PART * LEAST_PART)
+    for start in range(0, channels, most):
+        yield slice(start, min(start + most, channels))
 
 
 @twin("sparkdl.ops.fast.winograd")

@@ -41,6 +41,8 @@ def twins(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(params=["one-block", "many-blocks"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in one block, or in blocks so small that they cut images."""
+    monkeypatch.setattr(winograd, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(winograd, "LEAST_PART", 2)
     if request.param == "many-blocks":
         monkeypatch.setattr(conv, "BLOCK_PIXELS", (1, 7))
         monkeypatch.setattr(direct, "BLOCK_ELEMENTS", 40)
