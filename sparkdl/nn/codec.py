@@ -138,7 +138,7 @@ def encode(obj: Any) -> Data:
 
     Raises ValueError for anything else, and for a custom class whose name is that of a registered one.
     """
-    cls = type(obj)
+    cls: type = type(obj)
     kind = kind_of(cls)
     registered = {**LAYERS, **LOSSES, **INITIALIZERS, **PARTS}.get(kind, cls)
     if not is_dataclass(cls) or registered is not cls:

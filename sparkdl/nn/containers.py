@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,13 +101,13 @@ class Sequential(Container):
 
     def forward(self, p: Params, x: Array, ctx: Ctx) -> tuple[Array, list[Any]]:
         caches = []
-        for name, layer in self._chain():
+        for name, layer in self._chain:
             x, cache = run_forward(layer, p.get(name, {}), x, ctx.child(name))
             caches.append(cache)
         return x, caches
 
     def backward(self, p: Params, cache: list[Any], dy: Array, g: Params, ctx: Ctx) -> Array:
-        named = self._chain()
+        named = self._chain
         # Where nobody wants dx, the pass ends at the first layer that has parameters, and that one skips its own.
         first = 0 if ctx.dx else next((i for i, (name, _) in enumerate(named) if p.get(name)), len(named))
         for i in reversed(range(first, len(named))):
@@ -115,6 +116,7 @@ class Sequential(Container):
             dy = run_backward(layer, p.get(name, {}), cache[i], dy, g.get(name, {}), inner)
         return dy
 
+    @cached_property
     def _chain(self) -> list[tuple[str, Layer]]:
         return chain(self.layers, (*OWNERS, Residual))
 

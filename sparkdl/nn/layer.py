@@ -5,6 +5,7 @@ Parameters come in, caches go out. A layer pickles small, is safe in threads, an
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -117,6 +118,7 @@ def priced(layer: Layer, in_shape: Shape, operations: Cost) -> Cost:
     return operations.then(Cost(moved=moved, parameters=size))
 
 
+@functools.cache
 def kind_of(cls: type) -> str:
     """The name of a layer class in configurations and parameter names: `MaxPool2D` -> `max_pool2d`."""
     return re.sub(r"(?<=[A-Za-z0-9])(?=[A-Z][a-z])", "_", cls.__name__).lower()

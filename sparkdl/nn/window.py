@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -84,6 +85,16 @@ def image_window(
     layer: str, in_shape: Shape, kernel: PairLike, stride: PairLike, padding: Padding, dilation: PairLike = 1
 ) -> Window:
     """The window that these options, as users write them, put over samples (H, W, C)."""
+    return _image_window(layer, *map(_fixed, (in_shape, kernel, stride, padding, dilation)))
+
+
+def _fixed(option: Any) -> Any:
+    """Lists as tuples, so that the option can be a key."""
+    return tuple(map(_fixed, option)) if isinstance(option, list | tuple) else option
+
+
+@functools.lru_cache(maxsize=1024)  # a layer asks in every pass
+def _image_window(layer: str, in_shape: Shape, kernel: Any, stride: Any, padding: Any, dilation: Any) -> Window:
     check_image(layer, in_shape)
     options = {"kernel": kernel, "stride": stride, "dilation": dilation}
     k, s, d = (pair(f"{layer}: {name}", value) for name, value in options.items())

@@ -130,16 +130,21 @@ def choose(wish: str, problem: Problem) -> Algorithm:
 
 
 def by_rule(problem: Problem, strict: bool = False) -> str:
-    """The algorithm that an estimate of the work, fitted to measurements, favours; a function of its arguments."""
+    """The algorithm that an estimate of the work, fitted to measurements, favours, with compiled kernels or without."""
+    return _ruled(problem, strict, enabled())
+
+
+@functools.lru_cache(maxsize=1024)
+def _ruled(problem: Problem, strict: bool, compiled: bool) -> str:
     win, c, f = problem.win, problem.x[3], problem.filters
     taps = math.prod(win.kernel)
     if not strict and taps >= LARGE_KERNEL and problem.groups == 1 and min(c, f) >= 4 and fft.applies(win, 1):
         return "fft"
-    work = {"im2row": taps * c * (f + (GATHERED if enabled() else GATHERED_BY_NUMPY))}
-    if enabled() and _stays_in_registers(problem):
+    work = {"im2row": taps * c * (f + (GATHERED if compiled else GATHERED_BY_NUMPY))}
+    if compiled and _stays_in_registers(problem):
         work["direct"] = taps * c * -(-f // LANES) * LANES
     if winograd.applies(win, problem.groups) and min(c, f) >= LEAST_CHANNELS and problem.pixels > 0:
-        work |= {f"winograd{m}": _winograd_work(problem, m) for m in (2, 4) if m == 2 or not strict}
+        work |= {f"winograd{m}": _winograd_work(problem, m, compiled) for m in (2, 4) if m == 2 or not strict}
     return min(work, key=lambda name: work[name])
 
 
@@ -151,12 +156,12 @@ def _stays_in_registers(problem: Problem) -> bool:
     return direct.applies(win, problem.groups) and taps > 1 and win.dilation[1] == 1 and few
 
 
-def _winograd_work(problem: Problem, m: int) -> float:
+def _winograd_work(problem: Problem, m: int, compiled: bool) -> float:
     """Multiply-adds for each output pixel, what moves memory counted as so many of them."""
     c, f, a = problem.x[3], problem.filters, m + 2
     oh, ow = problem.win.out_size((problem.x[1], problem.x[2]))
     tiles = problem.x[0] * -(-oh // m) * -(-ow // m)
-    moved = MOVED[m] if enabled() else MOVED_BY_NUMPY
+    moved = MOVED[m] if compiled else MOVED_BY_NUMPY
     return (tiles * a * a * (c * f + moved * (c + f)) + 30 * a * a * c * f) / problem.pixels
 
 

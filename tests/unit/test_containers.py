@@ -272,7 +272,7 @@ def test_the_first_convolution_makes_no_input_gradient(monkeypatch: pytest.Monke
     plain = ALGORITHMS["im2row"]
     seen = plain._replace(grad_data=lambda dy, *rest: made.append(dy.shape) or plain.grad_data(dy, *rest))
     monkeypatch.setitem(ALGORITHMS, "im2row", seen)
-    net = Sequential([Conv2D(2, 3), ReLU(), Conv2D(4, 3)])
+    net = Sequential([Conv2D(2, 3, algorithm="im2row"), ReLU(), Conv2D(4, 3, algorithm="im2row")])
     model = Model(net, MSE(), (5, 5, 1))
     vec = model.init(np.random.default_rng(0))
     model.accumulate(vec, vec.copy(), np.ones((3, 5, 5, 1)), np.ones((3, 5, 5, 4)), None, Ctx(train=True))
