@@ -9,7 +9,7 @@ import numpy as np
 
 from sparkdl.compiled import Double2, Real, Real1, Real2, Real3, inline, kernel, takes
 from sparkdl.ops.layer_norm import Array
-from sparkdl.ops.norm import ROW_ELEMENTS, unfold
+from sparkdl.ops.norm import ROW_ELEMENTS, repeat, unfold
 
 __all__ = ["group_norm", "group_norm_grad", "layer_norm", "layer_norm_grad"]
 
@@ -41,8 +41,7 @@ def group_norm(x: Array, groups: int, gamma: Array, beta: Array, eps: float) -> 
     n, _, c = x.shape
     wide = _fold(x)
     y, mean, inv = np.empty(wide.shape, x.dtype), np.empty((n, c), x.dtype), np.empty((n, c), x.dtype)
-    r = wide.shape[2] // c
-    _groups(wide, groups, np.tile(gamma, r), np.tile(beta, r), x.dtype.type(eps), y, mean, inv)
+    _groups(wide, groups, repeat(gamma, wide), repeat(beta, wide), x.dtype.type(eps), y, mean, inv)
     return y.reshape(x.shape), mean[:, None], inv[:, None]
 
 
@@ -51,8 +50,8 @@ def group_norm_grad(x: Array, dy: Array, groups: int, gamma: Array, mean: Array,
     if not takes(x, dy, gamma, mean, inv):
         return NotImplemented
     c, wide = x.shape[2], _fold(x)
-    dx, sums, r = np.empty(wide.shape, x.dtype), np.zeros((2, wide.shape[2])), wide.shape[2] // c
-    _groups_back(wide, _fold(dy), groups, np.tile(gamma, r), mean[:, 0], inv[:, 0], dx, sums)
+    dx, sums = np.empty(wide.shape, x.dtype), np.zeros((2, wide.shape[2]))
+    _groups_back(wide, _fold(dy), groups, repeat(gamma, wide), mean[:, 0], inv[:, 0], dx, sums)
     dgamma, dbeta = unfold(sums, c).astype(x.dtype)
     return dx.reshape(x.shape), dgamma, dbeta
 
