@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparkdl.compiled import Byte2, Index1, Index2, Real2, inline, kernel, takes
+from sparkdl.compiled import Byte2, Index1, Index2, Real2, kernel, takes
+from sparkdl.ops.fast.order import blocks, take
 from sparkdl.ops.pool import row_share
 from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["avg_pool", "avg_pool_grad", "max_pool", "max_pool_grad"]
 
 LEAST_ROW = 64  # numbers in a row: shorter ones are better taken an image at a time, as NumPy does
-
-U = tuple(np.uint64(k) for k in range(9))
 
 
 class _Columns(NamedTuple):
@@ -98,35 +97,8 @@ def _columns(width: int, out: int, channels: int, kernel: int, stride: int, left
     count = np.maximum(0, np.minimum(out, (width - 1 - at) // stride + 1) - first)
     start = place[np.clip(first * stride + at, 0, width - 1)]
     runs = np.where(count > 0, (start, first, count), 0).T * channels
-    return _Columns(_blocks(order, channels, stride), _blocks(place, channels, stride), np.ascontiguousarray(runs))
-
-
-def _blocks(pixels: Array, channels: int, stride: int) -> Array:
-    """Where their numbers start, in blocks of as many as `_take` moves at once."""
-    block = next(b for b in (8, 2, 1) if channels % b == 0)
-    starts: Array = pixels[:, None] * channels + np.arange(0, channels, block)
-    return starts.reshape(-1)[: starts.size if stride > 1 else 0]
-
-
-@inline
-def _take(source: Any, order: Any, target: Any) -> None:
-    """Blocks of source in another order: of 8 or 2 numbers, or single ones. Indices without a sign cost no test."""
-    block, t = target.size // max(1, order.size), U[0]
-    for m in range(order.size):
-        s = np.uint64(order[m])
-        if block == 8:
-            a, b, c, d = source[s], source[s + U[1]], source[s + U[2]], source[s + U[3]]
-            e, f, g, h = source[s + U[4]], source[s + U[5]], source[s + U[6]], source[s + U[7]]
-            target[t], target[t + U[1]], target[t + U[2]], target[t + U[3]] = a, b, c, d
-            target[t + U[4]], target[t + U[5]], target[t + U[6]], target[t + U[7]] = e, f, g, h
-            t += U[8]
-        elif block == 2:
-            a, b = source[s], source[s + U[1]]
-            target[t], target[t + U[1]] = a, b
-            t += U[2]
-        else:
-            target[t] = source[s]
-            t += U[1]
+    there, back = (blocks(v[: width if stride > 1 else 0], channels) for v in (order, place))
+    return _Columns(there, back, np.ascontiguousarray(runs))
 
 
 @kernel
@@ -142,7 +114,7 @@ def _max(
         for i in range(max(0, -h), min(kh, height - h)):
             row = x[first_row + i]
             if order.size:
-                _take(row, order, line)
+                take(row, order, line)
                 row = line
             for j in range(len(runs)):
                 start, first, count = runs[j, 0], runs[j, 1], runs[j, 2]
@@ -177,7 +149,7 @@ def _max_back(
                     for k in range(count):
                         target[k] += part[k] if p[k] == tap else zero
             i, source = i + sh, source - 1
-        _take(line, back, dx[r])
+        take(line, back, dx[r])
 
 
 @kernel
@@ -192,7 +164,7 @@ def _avg(
             row = x[image * height + h * sh - top + i]
             for k in range(len(row)):
                 total[k] += row[k]
-        _take(total, order, line)
+        take(total, order, line)
         row, mean, scale = line if order.size else total, y[r], share[h]
         mean[:] = 0
         for j in range(len(runs)):
@@ -227,4 +199,4 @@ def _avg_back(
             part, target = total[first : first + count], row[start : start + count]
             for k in range(count):
                 target[k] += part[k]
-        _take(line, back, dx[r])
+        take(line, back, dx[r])
