@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,12 +39,17 @@ each_option = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 each_size = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
+def compile_short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the compiled twins serve rows however short; skip where there is no numba."""
+    pytest.importorskip("numba")
+    monkeypatch.setattr(importlib.import_module("sparkdl.ops.fast.pool"), "LEAST_ROW", 0)
+
+
 @pytest.fixture(params=["one-block", "many-blocks", "compiled"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything in one block, or in blocks so small that they cut images; or compiled, with rows however short."""
     if request.param == "compiled":
-        pytest.importorskip("numba")
-        monkeypatch.setattr("sparkdl.ops.fast.pool.LEAST_ROW", 0)
+        compile_short_rows(monkeypatch)
     if request.param == "many-blocks":
         monkeypatch.setattr(pool, "BLOCK_ELEMENTS", 8)
     with compiling(request.param == "compiled"):
@@ -193,8 +199,7 @@ def test_an_overhanging_average_counts_what_it_covers() -> None:
 def test_compiled_pooling_takes_the_same_places(
     options: dict[str, Any], channels: int, dtype: type[np.floating[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("numba")
-    monkeypatch.setattr("sparkdl.ops.fast.pool.LEAST_ROW", 0)
+    compile_short_rows(monkeypatch)
     x = RNG.integers(-2, 2, (3, 7, 6, channels)).astype(dtype)  # many ties
     x[RNG.random(x.shape) < 0.1] = np.nan
     x[RNG.random(x.shape) < 0.1] = -np.inf
