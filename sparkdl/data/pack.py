@@ -64,12 +64,12 @@ def pack_batches(
     yield Block(place % parts, False, None, packer.stats.to_json())
 
 
-def packed_rows(batch: pa.RecordBatch, packing: Packing) -> tuple[Array, Array]:
+def packed_rows(batch: pa.RecordBatch, packing: Packing, start: int = 0) -> tuple[Array, Array]:
     """Features for scoring: (x (M, *shape) in the stored dtype, usable (N,) bool marking the M rows it holds).
 
-    Errors: DataError for faults that `handle_invalid` does not forgive.
+    start: number of the first row, for messages. Errors: DataError for faults that `handle_invalid` does not forgive.
     """
-    found = Findings(batch.num_rows)
+    found = Findings(batch.num_rows, start=start)
     x, field = matrix(packing.features, batch, found)
     text = complaint(found.found, batch.num_rows, int(found.bad.sum()), packing)
     if text is not None:

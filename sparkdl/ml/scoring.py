@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from sparkdl.nn import Array, Model
 __all__ = ["Scorer", "transform"]
 
 RESULT = "__sparkdl"
+PIECE_BYTES = 64 << 20  # of samples as the network takes them, out of batches of 10,000 rows
 LABEL_TYPES: dict[type, T.DataType] = {
     bool: T.BooleanType(),
     int: T.LongType(),
@@ -48,9 +50,7 @@ class Scorer:
 
         Errors: DataError for faults that the model's handle_invalid does not forgive.
         """
-        packing = resolve(self.data.scoring_spec, batch.schema)
-        x, usable = packed_rows(batch, packing)
-        y = self.model.predict(self.params, self.data.preprocess(x.reshape(-1, *self.data.shape)))
+        y, usable = self._outputs(batch)
         if not self.probabilistic:
             return _column(y.astype(np.float64), usable), None
         if self.data.labels is not None:
@@ -60,6 +60,17 @@ class Scorer:
         if y.shape[1] == 1:  # of the two classes 0 and 1
             y = np.concatenate([1 - y, y], axis=1)
         return _column(yes, usable), _column(y.astype(np.float64), usable)
+
+    def _outputs(self, batch: pa.RecordBatch) -> tuple[Array, Array]:
+        """(predictions of the M usable rows (M, ...), which rows those are (N,)), some rows after the others."""
+        packing = resolve(self.data.scoring_spec, batch.schema)
+        step = max(1, PIECE_BYTES // (math.prod(self.data.shape) * self.params.itemsize))
+        y, usable = [], []
+        for at in range(0, max(batch.num_rows, 1), step):
+            x, fine = packed_rows(batch.slice(at, step), packing, at)
+            y.append(self.model.predict(self.params, self.data.preprocess(x.reshape(-1, *self.data.shape))))
+            usable.append(fine)
+        return np.concatenate(y), np.concatenate(usable)
 
     @property
     def schema(self) -> T.StructType:

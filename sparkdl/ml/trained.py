@@ -17,7 +17,6 @@ from sparkdl.nn import Array, Layer, Loss, Model, summary
 from sparkdl.strategies.tree_aggregate import tree_depth
 from sparkdl.train import History, Metric, MetricSet, Part, Profile
 from sparkdl.train.files import Files, LocalFiles
-from sparkdl.train.gradient import EVALUATION_ROWS
 from sparkdl.train.persist import ModelState, load_model, save_model
 
 __all__ = ["TrainedModel", "files_at", "load"]
@@ -101,7 +100,7 @@ def _score(shared: Remote[tuple[Model, Array, DataInfo, MetricSet]], handle: Han
     model, params, info, chosen = shared.value
     acc = chosen.zeros()
     reader = ShardReader(handle, info)
-    for x, y, w in reader.train_chunks(EVALUATION_ROWS):
+    for x, y, w in reader.train_chunks(model.rows_at_once(params.dtype)):
         chosen.update(acc, model.outputs(params, x), y, w)
     reader.close()
     return Part(np.zeros(0, params.dtype), acc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,8 @@ from sparkdl.nn.losses import Loss
 __all__ = ["Model", "Objective", "Sums"]
 
 Objective = Callable[[Array, Array, Array | None], tuple[float, float, Array]]  # called as a Loss
-CHUNK_ROWS = 1024  # rows a prediction holds in flight at once
+CHUNK_ROWS = 1024  # rows a prediction holds in flight at once, and
+CHUNK_BYTES = 32 << 20  # bytes of input: the layers of a net for images hold 10 to 100 times as much
 
 
 class Sums(NamedTuple):
@@ -68,13 +70,19 @@ class Model:
         """Fresh parameters (layout.size,)."""
         return self.layout.init(rng, dtype)
 
+    def rows_at_once(self, dtype: Any) -> int:
+        """How many samples of this dtype `outputs` takes at a time: 1024, fewer where they are large."""
+        sample: int = math.prod(self.in_shape) * np.dtype(dtype).itemsize
+        return max(1, min(CHUNK_ROWS, CHUNK_BYTES // max(sample, 1)))
+
     def outputs(self, params: Array, x: Array) -> Array:
         """x (N, *in_shape) -> z (N, *out_shape), in evaluation mode, a bounded number of rows at a time."""
         self._check_input(x)
         p, ctx = self.layout.tree(params), Ctx()
         z = np.empty((len(x), *self.out_shape), params.dtype)
-        for at in range(0, len(x), CHUNK_ROWS):
-            rows = slice(at, at + CHUNK_ROWS)
+        step = self.rows_at_once(params.dtype)
+        for at in range(0, len(x), step):
+            rows = slice(at, at + step)
             z[rows] = self.net.forward(p, x[rows].astype(params.dtype, copy=False), ctx)[0]
         return z
 

@@ -21,10 +21,9 @@ from sparkdl.train.profile import Profile
 from sparkdl.train.task import Task
 from sparkdl.train.threads import Threads, cores
 
-__all__ = ["EVALUATION_ROWS", "TAIL", "Part", "ShardWorker", "open_worker"]
+__all__ = ["TAIL", "Part", "ShardWorker", "open_worker"]
 
 TAIL = 4  # a step vector is [trainable gradients | buffers | loss, weight, rows, wishes to stop]
-EVALUATION_ROWS = 1024  # rows scored at a time
 DROPOUT = 1  # purpose of a generator in (seed, purpose, epoch, step, shard)
 MAX_OPEN = 8  # shards one process keeps mapped: those of two fits side by side on four threads
 
@@ -109,7 +108,7 @@ class ShardWorker:
         metrics, model = self.task.metrics, self.task.model
         acc = metrics.zeros()
         with np.errstate(all="ignore"):
-            for x, y, w in self.reader.valid_chunks(EVALUATION_ROWS):
+            for x, y, w in self.reader.valid_chunks(model.rows_at_once(params.dtype)):
                 metrics.update(acc, self.threads.outputs(model, params, x), y, w)
         return Part(np.zeros(0, params.dtype), acc)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sparkdl.nn import (
     Dense,
     Dropout,
     Flatten,
+    GlobalAvgPool,
     Layer,
     Layout,
     LogSoftmax,
@@ -27,6 +29,7 @@ from sparkdl.nn import (
     ParamSpec,
     ReLU,
     Sequential,
+    Shape,
     Sigmoid,
     Softmax,
     SoftmaxCrossEntropy,
@@ -167,6 +170,36 @@ def test_predictions_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(whole.sum(axis=1), 1)
     monkeypatch.setattr("sparkdl.nn.model.CHUNK_ROWS", 3)
     np.testing.assert_allclose(model.predict(params, x), whole, rtol=1e-12)
+
+
+@dataclass(frozen=True)
+class Sizes(Layer):
+    """Passes everything on, and notes how many rows come at once."""
+
+    seen: list[int]
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        return in_shape
+
+    def forward(self, p: Any, x: Any, ctx: Ctx) -> Any:
+        self.seen.append(len(x))
+        return x, None
+
+    def backward(self, p: Any, cache: Any, dy: Any, g: Any, ctx: Ctx) -> Any:
+        return dy
+
+
+def test_fewer_rows_at_once_where_they_are_large() -> None:
+    """1024 photographs would need gigabytes in every layer."""
+    for shape, expected in (((4,), [1024, 476]), ((512, 512, 4), [8, 8, 4])):
+        seen: list[int] = []
+        model = Model(
+            Sequential((Sizes(seen), GlobalAvgPool() if len(shape) == 3 else Dense(4), Dense(1))), MAE(), shape
+        )
+        rows = sum(expected)
+        x = np.broadcast_to(np.uint8(0), (rows, *shape))
+        assert model.predict(model.init(np.random.default_rng(0)), x).shape == (rows, 1)
+        assert seen == expected
 
 
 def test_predictions_are_made_in_evaluation_mode() -> None:
