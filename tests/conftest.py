@@ -21,8 +21,11 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 TESTS = ROOT / "tests"
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests are no garbage: the collector, which some call again and again, need not go through them."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    for item in session.items:
+        if " at 0x" in item.nodeid:  # processes that share the tests out must call them the same
+            raise pytest.UsageError(f"A test's name must not hold an address: {item.nodeid}. Give its parameter an id.")
+    # Thousands of tests are no garbage: the collector, which some call again and again, need not go through them.
     gc.collect()
     gc.freeze()
 

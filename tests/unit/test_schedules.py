@@ -62,7 +62,7 @@ def test_by_formula(schedule: Schedule, per_epoch: int, expected: Any) -> None:
         (OneCycle(pct=0.0), "OneCycleLR", lambda n: one_cycle(n, 1.0, 0.0, 25, 1e4)),
         (OneCycle(pct=1.0), "OneCycleLR", lambda n: one_cycle(n, 1.0, 1.0, 25, 1e4)),
     ],
-    ids=repr,
+    ids=lambda value: None if callable(value) else repr(value),
 )
 def test_torch_agrees(schedule: Schedule, name: str, arguments: Any, total: int) -> None:
     torch = pytest.importorskip("torch")
