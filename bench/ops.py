@@ -25,6 +25,7 @@ import numpy as np
 from _nets import SUITE
 from _sides import Side
 from report import Row, arguments, report
+from threadpoolctl import threadpool_info
 
 
 def medians(sides: list[Callable[[], float]], seconds: float, warm_up: int = 2) -> list[float]:
@@ -44,6 +45,15 @@ def gemm_peak(size: int = 1024) -> float:
     """Operations a second of NumPy's own matrix product."""
     a = np.ones((size, size), np.float32)
     return 2 * size**3 / min(timeit.repeat(lambda: a @ a, number=1, repeat=10))
+
+
+def products() -> str:
+    """Which library multiplies NumPy's matrices, and for which processors it was written."""
+    found = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), None)
+    if found is None:
+        return "a library that says nothing of itself"
+    set_by_hand = " as OPENBLAS_CORETYPE says" if "OPENBLAS_CORETYPE" in os.environ else ""
+    return f"{found['internal_api']} {found['version']} for {found.get('architecture', 'any processor')}{set_by_hand}"
 
 
 def measure(name: str, seconds: float, threads: int) -> tuple[Row, Row]:
@@ -69,11 +79,12 @@ def main() -> None:
     if unknown := set(args.nets) - set(SUITE):
         parser.error(f"unknown nets {', '.join(sorted(unknown))}; there are {', '.join(SUITE)}")
     rows, memory, peak = [], [], gemm_peak()
+    print(f"NumPy multiplies with {products()}, at {peak / 1e9:.0f} GFLOP/s")
     for name in args.nets or SUITE:
         row, mb = measure(name, 1 if args.quick else args.seconds, args.threads)
         entry = SUITE[name]
         work = 6 * entry.ours().madds(entry.in_shape)  # a multiply-add is two operations; backward makes two for each
-        print(f"{name}: {row.ours * work / peak:.0%} of {peak / 1e9:.0f} GFLOP/s, ratio {row.ratio:.2f}", flush=True)
+        print(f"{name}: {row.ours * work / peak:.0%} of that, ratio {row.ratio:.2f}", flush=True)
         rows.append(row)
         memory.append(mb)
     report(rows + memory, args.json)
