@@ -25,7 +25,7 @@ def wide() -> bool:
     return "+avx512f" in chosen if chosen else bool(binding.get_host_cpu_features().get("avx512f"))
 
 
-def tile(rows: int, vectors: int) -> Callable[..., None]:
+def tile(rows: int, vectors: int, whole: bool = False) -> Callable[..., None]:
     """A function tile(a, b, c, d, (I, K), width) for kernels, which computes `rows` times `vectors` vectors of sums:
 
         C[c0 + t ct + f] = D[d0 + f] + sum_ik A[a0 + t at + i ai + k ak] B[b0 + i bi + k bk + f]
@@ -33,14 +33,14 @@ def tile(rows: int, vectors: int) -> Callable[..., None]:
     for t < rows and f < min(width, lanes of the vectors), i < I and k < K. Terms are added in that order, each rounded
     together with its product where the processor can, so a sum has the same bits in a tile of any size. The operands
     are tuples: a = (A, a0, at, ai, ak), b = (B, b0, bi, bk), c = (C, c0, ct), d = (D, d0); arrays have one axis and one
-    dtype.
+    dtype. A `whole` tile takes the width for that of all its vectors: then no register says which lanes there are.
     """
     from numba import types
     from numba.extending import intrinsic
 
     def typed(context: Any, a: Any, b: Any, c: Any, d: Any, size: Any, width: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _Tile(context, builder, signature, rows, vectors).emit(*args)
+            _Tile(context, builder, signature, rows, vectors, whole).emit(*args)
             return context.get_dummy_value()
 
         return types.void(a, b, c, d, size, width), generate
@@ -52,7 +52,7 @@ def tile(rows: int, vectors: int) -> Callable[..., None]:
 class _Tile:
     """Writes the code of one tile: t counts its rows, q its vectors."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, rows: int, vectors: int) -> None:
+    def __init__(self, context: Any, builder: Any, signature: Any, rows: int, vectors: int, whole: bool) -> None:
         from llvmlite import ir
 
         self.ir, self.context, self.builder, self.signature = ir, context, builder, signature
@@ -63,7 +63,7 @@ class _Tile:
         self.vector, self.mask = (ir.VectorType(kind, self.lanes) for kind in (self.number, ir.IntType(1)))
         self.zero = ir.Constant(self.vector, [0.0] * self.lanes)
         self.places = list(itertools.product(range(rows), range(vectors)))
-        self.rows, self.vectors = rows, vectors
+        self.rows, self.vectors, self.whole = rows, vectors, whole
 
     def emit(self, a: Any, b: Any, c: Any, d: Any, size: Any, width: Any) -> None:
         """The sums' beginnings, the loops, and what becomes of them."""
@@ -71,7 +71,7 @@ class _Tile:
 
         (pa, a0, at, ai, ak), (pb, b0, bi, bk), (pc, c0, ct), (pd, d0) = map(self._operand, range(4), (a, b, c, d))
         (count_i, count_k), builder = cgutils.unpack_tuple(self.builder, size), self.builder
-        masks = [self._mask(width, q) for q in range(self.vectors)]
+        masks = [None if self.whole else self._mask(width, q) for q in range(self.vectors)]
         sums = {place: cgutils.alloca_once(builder, self.vector) for place in self.places}
         for (_, q), place in sums.items():
             builder.store(self._load(pd, self._lane(d0, q), masks[q]), place)
@@ -120,11 +120,16 @@ class _Tile:
         self.builder.store(self.builder.fadd(self.builder.load(place), product, flags=("contract",)), place)
 
     def _load(self, memory: Any, place: Any, mask: Any) -> Any:
+        if mask is None:
+            return self.builder.load(self._at(memory, place), align=self.bytes)
         kinds = [self.vector.as_pointer(), self.ir.IntType(32), self.mask, self.vector]
         call = self._masked("load", self.vector, kinds)
         return self.builder.call(call, [self._at(memory, place), self.ir.IntType(32)(self.bytes), mask, self.zero])
 
     def _store(self, value: Any, memory: Any, place: Any, mask: Any) -> None:
+        if mask is None:
+            self.builder.store(value, self._at(memory, place), align=self.bytes)
+            return
         kinds = [self.vector, self.vector.as_pointer(), self.ir.IntType(32), self.mask]
         call = self._masked("store", self.ir.VoidType(), kinds)
         self.builder.call(call, [value, self._at(memory, place), self.ir.IntType(32)(self.bytes), mask])

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +23,8 @@ def run(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width
     products(a, b, c, d, size, count, width)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 24, 33, 64])
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 16, 31])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_products_over_strided_operands(count: int, width: int, dtype: str, transposed: bool) -> None:
+def check(count: int, width: int, dtype: str, transposed: bool) -> None:
+    """Compare with einsum over views of A and B."""
     rng, (i, k) = np.random.default_rng(0), (3, 5)
     at, ai, ak = (1, 40, 37) if transposed else (4, 150, 1)
     bi, bk, ct = 70 * k, 70, width + 3
@@ -37,6 +39,34 @@ def test_products_over_strided_operands(count: int, width: int, dtype: str, tran
     np.testing.assert_allclose(got[:, :width], expected, rtol=0, atol=1e-5 if dtype == "f4" else 1e-13)
     assert (got[:, width:] == 9).all()  # nothing is written beside
     assert (C[:2] == 9).all()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 24, 33, 64])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 16, 31])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_over_strided_operands(count: int, width: int, dtype: str, transposed: bool) -> None:
+    check(count, width, dtype, transposed)
+
+
+OTHERS = """
+from tests.unit.test_products import check
+from sparkdl.compiled.tiles import wide
+assert not wide()
+for count in (1, 3, 9):
+    for width in (5, 8, 16, 21, 40):
+        for dtype in ("f4", "f8"):
+            check(count, width, dtype, False)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names a processor of that kind")
+def test_products_of_narrow_registers() -> None:
+    """As on a processor without AVX-512, which any that has it can play."""
+    narrow = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+sse4.2,+avx,+avx2,+fma,+bmi,+bmi2"}
+    root = Path(__file__).parents[2]
+    env = os.environ | narrow | {"PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-c", OTHERS], env=env, cwd=root, check=True, timeout=120)
 
 
 def test_no_rows_no_terms() -> None:

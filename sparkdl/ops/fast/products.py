@@ -11,6 +11,7 @@ __all__ = ["products"]
 
 WIDE = wide()  # then 32 registers hold the sums of a tile of 16 vectors
 TILE_1_1, TILE_2_1, TILE_4_1, TILE_8_1, TILE_16_1 = (tile(rows, 1) for rows in (1, 2, 4, 8, 16))
+WHOLE_1, WHOLE_2, WHOLE_4 = (tile(rows, 1, whole=True) for rows in (1, 2, 4))
 TILE_1_2, TILE_2_2, TILE_4_2, TILE_8_2 = (tile(rows, 2) for rows in (1, 2, 4, 8))
 
 
@@ -28,6 +29,11 @@ def products(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, 
                 a, (b[0], b[1] + f, b[2], b[3]), (c[0], c[1] + f, c[2]), (d[0], d[1] + f), size, count, width - f
             )
             f += 2 * lanes
+    else:  # 16 registers are spoken for: none is left to say which lanes there are
+        while width - f >= lanes:
+            bf, cf, df = (b[0], b[1] + f, b[2], b[3]), (c[0], c[1] + f, c[2]), (d[0], d[1] + f)
+            _whole_row(a, bf, cf, df, size, count, width - f)
+            f += lanes
     while f < width:
         _row_by_one(a, (b[0], b[1] + f, b[2], b[3]), (c[0], c[1] + f, c[2]), (d[0], d[1] + f), size, count, width - f)
         f += lanes
@@ -49,6 +55,20 @@ def _row_by_one(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: in
             TILE_2_1(at, b, ct, d, size, width)
         else:
             TILE_1_1(at, b, ct, d, size, width)
+
+
+@inline
+def _whole_row(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width: int) -> None:
+    step = _step(count, 4)
+    for start in range(0, count, step):
+        t = min(start, count - step)
+        at, ct = (a[0], a[1] + t * a[2], a[2], a[3], a[4]), (c[0], c[1] + t * c[2], c[2])
+        if step == 4:
+            WHOLE_4(at, b, ct, d, size, width)
+        elif step == 2:
+            WHOLE_2(at, b, ct, d, size, width)
+        else:
+            WHOLE_1(at, b, ct, d, size, width)
 
 
 @inline
