@@ -67,6 +67,6 @@ def attention(heads: int, width: int, causal: bool) -> Any:
 def _function(name: str, inputs: Sequence[str], steps: Sequence[Step], attributes: Sequence[str] = ()) -> Any:
     """A function with the output y; `attributes` are for those who read a call of it."""
     onnx = library()
-    nodes = [onnx.helper.make_node(op, ins, [out], **options) for op, ins, out, options in steps]
+    nodes = [onnx.helper.make_node(op, ins, [out], name=out, **options) for op, ins, out, options in steps]
     versions = [onnx.helper.make_opsetid("", OPSET)]
     return onnx.helper.make_function(DOMAIN, name, list(inputs), ["y"], nodes, versions, list(attributes))
