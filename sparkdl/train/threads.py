@@ -8,7 +8,6 @@ number of threads, and on nothing else.
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import itertools
 import os
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Barrier, BrokenBarrierError
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -28,6 +27,7 @@ from sparkdl.nn.model import Objective, Sums
 
 __all__ = ["Threads", "cores"]
 
+T = TypeVar("T")
 Judge = Callable[[Array], tuple[float, float, Array]]  # outputs z -> loss, weight, dz
 VARIABLE = "OMP_NUM_THREADS"  # which Spark sets to spark.task.cpus for the Python of its tasks
 LEAST_ROWS = 8  # of a thread: fewer are not worth a meeting
@@ -76,7 +76,7 @@ class Threads:
         if self._pool is None or len(x) < LEAST_ROWS * self.count:
             return model.outputs(params, x)
         parts = [x[rows] for rows in _parts(len(x), self.count)]
-        futures = [self._pool.submit(_context().run, model.outputs, params, part) for part in parts[1:]]
+        futures = [self._pool.submit(_alike, np.geterr(), model.outputs, params, part) for part in parts[1:]]
         first = model.outputs(params, parts[0])
         return np.concatenate([first, *(future.result() for future in futures)])
 
@@ -107,7 +107,7 @@ class _Pass:
 
     def run(self, pool: ThreadPoolExecutor) -> tuple[Sums, Array]:
         """All threads to the end. Raises what the first of them raised."""
-        futures = [pool.submit(_context().run, self._thread, i) for i in range(1, len(self.grads))]
+        futures = [pool.submit(_alike, np.geterr(), self._thread, i) for i in range(1, len(self.grads))]
         failed: list[BaseException | None] = []
         try:
             self._thread(0)
@@ -203,9 +203,10 @@ def _nothing() -> None:
     """What threads meet for that only wait for one another."""
 
 
-def _context() -> contextvars.Context:
-    """The caller's settings, such as np.errstate, for another thread."""
-    return contextvars.copy_context()
+def _alike(settings: Any, function: Callable[..., T], *args: Any) -> T:
+    """A call in another thread under the caller's np.errstate."""
+    with np.errstate(**settings):
+        return function(*args)
 
 
 @functools.cache
