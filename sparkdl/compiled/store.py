@@ -30,6 +30,7 @@ __all__ = ["folders", "keep", "mark_ready", "modules", "ready", "timed", "writab
 HOMES = ("sparkdl.ops.fast", "sparkdl.optim")  # of modules of kernels, with `fast` in their full name
 SHARED = (  # what becomes part of other modules' kernels
     "sparkdl.ops.fast.elementary",
+    "sparkdl.ops.fast.images",
     "sparkdl.ops.fast.order",
     "sparkdl.ops.fast.products",
     "sparkdl.compiled.kernels",

@@ -25,7 +25,7 @@ def wide() -> bool:
     return "+avx512f" in chosen if chosen else bool(binding.get_host_cpu_features().get("avx512f"))
 
 
-def tile(rows: int, vectors: int, whole: bool = False) -> Callable[..., None]:
+def tile(rows: int, vectors: int, whole: bool = False, lanewise: bool = False) -> Callable[..., None]:
     """A function tile(a, b, c, d, (I, K), width) for kernels, which computes `rows` times `vectors` vectors of sums:
 
         C[c0 + t ct + f] = D[d0 + f] + sum_ik A[a0 + t at + i ai + k ak] B[b0 + i bi + k bk + f]
@@ -33,14 +33,15 @@ def tile(rows: int, vectors: int, whole: bool = False) -> Callable[..., None]:
     for t < rows and f < min(width, lanes of the vectors), i < I and k < K. Terms are added in that order, each rounded
     together with its product where the processor can, so a sum has the same bits in a tile of any size. The operands
     are tuples: a = (A, a0, at, ai, ak), b = (B, b0, bi, bk), c = (C, c0, ct), d = (D, d0); arrays have one axis and one
-    dtype. A `whole` tile takes the width for that of all its vectors: then no register says which lanes there are.
+    dtype. A `whole` tile takes the width for that of all its vectors: then no register says which lanes there are. A
+    `lanewise` one multiplies lane by lane: it reads A[a0 + t at + i ai + k ak + f].
     """
     from numba import types
     from numba.extending import intrinsic
 
     def typed(context: Any, a: Any, b: Any, c: Any, d: Any, size: Any, width: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            _Tile(context, builder, signature, rows, vectors, whole).emit(*args)
+            _Tile(context, builder, signature, rows, vectors, whole, lanewise).emit(*args)
             return context.get_dummy_value()
 
         return types.void(a, b, c, d, size, width), generate
@@ -52,7 +53,9 @@ def tile(rows: int, vectors: int, whole: bool = False) -> Callable[..., None]:
 class _Tile:
     """Writes the code of one tile: t counts its rows, q its vectors."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, rows: int, vectors: int, whole: bool) -> None:
+    def __init__(
+        self, context: Any, builder: Any, signature: Any, rows: int, vectors: int, whole: bool, lanewise: bool
+    ) -> None:
         from llvmlite import ir
 
         self.ir, self.context, self.builder, self.signature = ir, context, builder, signature
@@ -63,7 +66,7 @@ class _Tile:
         self.vector, self.mask = (ir.VectorType(kind, self.lanes) for kind in (self.number, ir.IntType(1)))
         self.zero = ir.Constant(self.vector, [0.0] * self.lanes)
         self.places = list(itertools.product(range(rows), range(vectors)))
-        self.rows, self.vectors, self.whole = rows, vectors, whole
+        self.rows, self.vectors, self.whole, self.lanewise = rows, vectors, whole, lanewise
 
     def emit(self, a: Any, b: Any, c: Any, d: Any, size: Any, width: Any) -> None:
         """The sums' beginnings, the loops, and what becomes of them."""
@@ -82,12 +85,18 @@ class _Tile:
                 here = self._sum(second, (k.index, bk))
                 factors = [self._load(pb, self._lane(here, q), masks[q]) for q in range(self.vectors)]
                 for t, line in enumerate(lines):
-                    one = self._everywhere(builder.load(builder.gep(line, [builder.mul(k.index, ak)])), self.vector)
-                    for q, factor in enumerate(factors):
-                        self._add_product(sums[t, q], one, factor)
+                    others = self._others(line, builder.mul(k.index, ak), masks)
+                    for q, (other, factor) in enumerate(zip(others, factors, strict=True)):
+                        self._add_product(sums[t, q], other, factor)
         for (t, q), place in sums.items():
             row = self._sum(c0, (self.index(t), ct))
             self._store(builder.load(place), pc, self._lane(row, q), masks[q])
+
+    def _others(self, line: Any, step: Any, masks: list[Any]) -> list[Any]:
+        """What a row's vectors are multiplied with: a vector for each, or one number for all."""
+        if self.lanewise:
+            return [self._load(line, self._lane(step, q), mask) for q, mask in enumerate(masks)]
+        return [self._everywhere(self.builder.load(self.builder.gep(line, [step])), self.vector)] * self.vectors
 
     def _operand(self, place: int, value: Any) -> list[Any]:
         """An operand's members, of the array where its memory lies."""
@@ -115,8 +124,8 @@ class _Tile:
         lanes = self.ir.Constant(self.ir.VectorType(self.ir.IntType(32), self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(self.builder.insert_element(unset, value, first), unset, lanes)
 
-    def _add_product(self, place: Any, one: Any, factor: Any) -> None:
-        product = self.builder.fmul(one, factor, flags=("contract",))
+    def _add_product(self, place: Any, other: Any, factor: Any) -> None:
+        product = self.builder.fmul(other, factor, flags=("contract",))
         self.builder.store(self.builder.fadd(self.builder.load(place), product, flags=("contract",)), place)
 
     def _load(self, memory: Any, place: Any, mask: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled twins of the kernels of `sparkdl.ops.depthwise`: no padding is ever made."""
+"""Compiled twins of `sparkdl.ops.depthwise`: tiles of outputs side by side, a vector of channels each."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import Real3, Real4, inline, kernel, takes
+from sparkdl.compiled.tiles import BYTES, tile
+from sparkdl.ops.fast.images import place
+from sparkdl.ops.phases import phases
 from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["depthwise", "depthwise_grad_data", "depthwise_grad_weights"]
+
+# Sums of one vector for 4 or 1 outputs, of whole vectors or not; and for 3 taps or 1.
+WHOLE_4, WHOLE_3, WHOLE_1 = (tile(rows, 1, whole=True, lanewise=True) for rows in (4, 3, 1))
+PART_4, PART_3, PART_1 = (tile(rows, 1, lanewise=True) for rows in (4, 3, 1))
 
 
 def depthwise(x: Array, filters: Array, win: Window) -> Any:
     """See `sparkdl.ops.depthwise.depthwise`."""
     if not takes(x, filters):
         return NotImplemented
-    y = np.empty((len(x), *win.out_size((x.shape[1], x.shape[2])), x.shape[3]), filters.dtype)
-    _forward(np.ascontiguousarray(x), np.ascontiguousarray(filters), *_steps(win), y)
+    size = win.out_size((x.shape[1], x.shape[2]))
+    y = np.empty((len(x), *size, x.shape[3]), filters.dtype)
+    _forward(np.ascontiguousarray(x), np.ascontiguousarray(filters), *_steps(win), y, 0, 0, 1, 1, *size)
     return y
 
 
@@ -31,11 +39,17 @@ def depthwise_grad_weights(x: Array, dy: Array, win: Window) -> Any:
 
 
 def depthwise_grad_data(dy: Array, filters: Array, size: Pair, win: Window) -> Any:
-    """See `sparkdl.ops.depthwise.depthwise_grad_data`."""
+    """See `sparkdl.ops.depthwise.depthwise_grad_data`: dy under the filters reversed, several times at a stride."""
     if not takes(dy, filters):
         return NotImplemented
-    dx = np.zeros((len(dy), *size, dy.shape[3]), filters.dtype)
-    _data(np.ascontiguousarray(dy), np.ascontiguousarray(filters), *_steps(win), dx)
+    dx, dy = np.zeros((len(dy), *size, dy.shape[3]), filters.dtype), np.ascontiguousarray(dy)
+    rows, cols = phases(size, (dy.shape[1], dy.shape[2]), win)
+    for r in rows:
+        for c in cols:
+            taps = np.ascontiguousarray(filters[r.taps, c.taps][::-1, ::-1])
+            count = len(range(r.start, size[0], win.stride[0])), len(range(c.start, size[1], win.stride[1]))
+            part = 1, 1, r.dilation, c.dilation, r.pads[0], c.pads[0]
+            _forward(dy, taps, *part, dx, r.start, c.start, *win.stride, *count)
     return dx
 
 
@@ -44,79 +58,75 @@ def _steps(win: Window) -> tuple[int, int, int, int, int, int]:
     return (*win.stride, *win.dilation, top, left)
 
 
-@inline
-def _within(start: int, dilation: int, kernel: int, size: int) -> tuple[int, int]:
-    """The taps i of 0..kernel for which start + i dilation lies in 0..size, as first and last + 1."""
-    first = (-start + dilation - 1) // dilation if start < 0 else 0
-    last = (size - start + dilation - 1) // dilation
-    return min(first, kernel), max(min(first, kernel), min(kernel, last))
-
-
 @kernel
-def _forward(x: Real4, filters: Real3, sh: int, sw: int, dh: int, dw: int, top: int, left: int, out: Real4) -> None:
-    n, oh, ow, channels = out.shape
+def _forward(
+    x: Real4, filters: Real3, sh: int, sw: int, dh: int, dw: int, top: int, left: int, y: Real4,
+    h0: int, w0: int, hs: int, ws: int, oh: int, ow: int,
+) -> None:  # fmt: skip
+    n, _, _, channels = x.shape
     kh, kw, _ = filters.shape
+    _, rows, cols, _ = y.shape
+    padded = np.zeros(((oh - 1) * sh + (kh - 1) * dh + 1, ((ow - 1) * sw + (kw - 1) * dw + 1) * channels), x.dtype)
+    line, none = padded.shape[1], np.zeros(channels, x.dtype)
+    seen, taps, out = padded.reshape(-1), filters.reshape(-1), y.reshape(-1)
     for image in range(n):
+        place(x[image], padded, top, left)
         for h in range(oh):
-            i0, i1 = _within(h * sh - top, dh, kh, x.shape[1])
-            for w in range(ow):
-                j0, j1 = _within(w * sw - left, dw, kw, x.shape[2])
-                y = out[image, h, w]
-                y[:] = 0
-                for i in range(i0, i1):
-                    row, at = x[image, h * sh - top + i * dh], w * sw - left
-                    j = j0
-                    while j + 3 <= j1:  # three taps at a time: fewer passes over y
-                        x0, x1, x2 = row[at + j * dw], row[at + (j + 1) * dw], row[at + (j + 2) * dw]
-                        k0, k1, k2 = filters[i, j], filters[i, j + 1], filters[i, j + 2]
-                        for c in range(channels):
-                            y[c] += x0[c] * k0[c] + x1[c] * k1[c] + x2[c] * k2[c]
-                        j += 3
-                    while j < j1:
-                        x0, k0 = row[at + j * dw], filters[i, j]
-                        for c in range(channels):
-                            y[c] += x0[c] * k0[c]
-                        j += 1
+            start = ((image * rows + h0 + h * hs) * cols + w0) * channels
+            _row(
+                (seen, h * sh * line, sw * channels, dh * line, dw * channels),
+                (taps, 0, kw * channels, channels),
+                (out, start, ws * channels),
+                (none, 0),
+                (kh, kw),
+                ow,
+                channels,
+            )
 
 
 @kernel
 def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, dw: int, top: int, left: int, total: Real3) -> None:
     n, oh, ow, channels = dy.shape
     kh, kw, _ = total.shape
-    sums = np.empty((kh, kw, channels), dy.dtype)  # of one image: fewer terms in the dtype of dy to a sum
-    for image in range(n):
-        sums[:] = 0
-        for h in range(oh):
-            i0, i1 = _within(h * sh - top, dh, kh, x.shape[1])
-            for i in range(i0, i1):
-                row = x[image, h * sh - top + i * dh]
-                for w in range(ow):
-                    d, at = dy[image, h, w], w * sw - left
-                    j0, j1 = _within(at, dw, kw, x.shape[2])
-                    for j in range(j0, j1):
-                        seen, s = row[at + j * dw], sums[i, j]
-                        for c in range(channels):
-                            s[c] += seen[c] * d[c]
+    padded = np.zeros(((oh - 1) * sh + (kh - 1) * dh + 1, ((ow - 1) * sw + (kw - 1) * dw + 1) * channels), x.dtype)
+    line, none, one = padded.shape[1], np.zeros(channels, x.dtype), np.empty(total.size, x.dtype)
+    seen, slopes, whole = padded.reshape(-1), dy.reshape(-1), total.reshape(-1)
+    for image in range(n):  # a sum for each, so that no sum has too many terms
+        place(x[image], padded, top, left)
         for i in range(kh):
-            for j in range(kw):
-                t, s = total[i, j], sums[i, j]
-                for c in range(channels):
-                    t[c] += s[c]
+            _row(
+                (seen, i * dh * line, dw * channels, sh * line, sw * channels),
+                (slopes, image * oh * ow * channels, ow * channels, channels),
+                (one, i * kw * channels, channels),
+                (none, 0),
+                (oh, ow),
+                kw,
+                channels,
+            )
+        for p in range(len(whole)):
+            whole[p] += one[p]
 
 
-@kernel
-def _data(dy: Real4, filters: Real3, sh: int, sw: int, dh: int, dw: int, top: int, left: int, dx: Real4) -> None:
-    n, oh, ow, channels = dy.shape
-    kh, kw, _ = filters.shape
-    for image in range(n):
-        for h in range(oh):
-            i0, i1 = _within(h * sh - top, dh, kh, dx.shape[1])
-            for w in range(ow):
-                d, at = dy[image, h, w], w * sw - left
-                j0, j1 = _within(at, dw, kw, dx.shape[2])
-                for i in range(i0, i1):
-                    row = dx[image, h * sh - top + i * dh]
-                    for j in range(j0, j1):
-                        target, k = row[at + j * dw], filters[i, j]
-                        for c in range(channels):
-                            target[c] += d[c] * k[c]
+@inline
+def _row(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width: int) -> None:
+    """The sums of lanewise tiles for t < count, f < width; the last tile begins early rather than reach too far."""
+    lanes = BYTES // a[0].itemsize
+    step = 4 if count >= 4 else (3 if count == 3 else 1)
+    for f in range(0, width, lanes):
+        bf, df = (b[0], b[1] + f, b[2], b[3]), (d[0], d[1] + f)
+        for start in range(0, count, step):
+            t = min(start, count - step)
+            at, ct = (a[0], a[1] + f + t * a[2], a[2], a[3], a[4]), (c[0], c[1] + f + t * c[2], c[2])
+            if width - f >= lanes:
+                if step == 4:
+                    WHOLE_4(at, bf, ct, df, size, width - f)
+                elif step == 3:
+                    WHOLE_3(at, bf, ct, df, size, width - f)
+                else:
+                    WHOLE_1(at, bf, ct, df, size, width - f)
+            elif step == 4:
+                PART_4(at, bf, ct, df, size, width - f)
+            elif step == 3:
+                PART_3(at, bf, ct, df, size, width - f)
+            else:
+                PART_1(at, bf, ct, df, size, width - f)

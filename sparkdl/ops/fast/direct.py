@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import Real1, Real3, Real4, inline, kernel, takes
+from sparkdl.compiled import Real1, Real4, kernel, takes
+from sparkdl.ops.fast.images import place
 from sparkdl.ops.fast.products import products
 from sparkdl.ops.window import Array, Pair, Window
 
@@ -50,7 +51,7 @@ def _forward(
     padded = np.zeros(((oh - 1) * sh + (kh - 1) * dh + 1, ((ow - 1) * sw + kw) * c), x.dtype)
     line, seen, filters, out = padded.shape[1], padded.reshape(-1), W.reshape(-1), y.reshape(-1)
     for image in range(n):
-        _place(x[image], padded, top, left)
+        place(x[image], padded, top, left)
         for h in range(oh):
             products(
                 (seen, h * sh * line, sw * c, dh * line, 1),
@@ -71,7 +72,7 @@ def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, top: int, left: int
     line, seen, slopes = padded.shape[1], padded.reshape(-1), dy.reshape(-1)
     whole, one, none = total.reshape(-1), np.empty(total.size, dy.dtype), np.zeros(f, dy.dtype)
     for image in range(n):  # a sum for each, so that no sum has too many terms
-        _place(x[image], padded, top, left)
+        place(x[image], padded, top, left)
         for i in range(kh):
             products(
                 (seen, i * dh * line, 1, sh * line, sw * c),
@@ -84,16 +85,3 @@ def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, top: int, left: int
             )
         for p in range(len(whole)):
             whole[p] += one[p]
-
-
-@inline
-def _place(image: Real3, padded: Array, top: int, left: int) -> None:
-    """An image (H, W, C) into lines of which the first `top` rows and `left` pixels are padding; negative pads crop."""
-    height, width, c = image.shape
-    lines = image.reshape(height, width * c)
-    start, skipped = max(0, left) * c, max(0, -left) * c
-    size = min(width * c - skipped, padded.shape[1] - start)
-    for h in range(max(0, -top), min(height, len(padded) - top)):
-        source, target = lines[h, skipped:], padded[h + top, start:]
-        for p in range(size):
-            target[p] = source[p]
