@@ -30,7 +30,10 @@ __all__ = ["Threads", "cores"]
 T = TypeVar("T")
 Judge = Callable[[Array], tuple[float, float, Array]]  # outputs z -> loss, weight, dz
 VARIABLE = "OMP_NUM_THREADS"  # which Spark sets to spark.task.cpus for the Python of its tasks
-LEAST_ROWS = 8  # of a thread: fewer are not worth a meeting
+LEAST_ROWS, LEAST_WORK = (
+    8,
+    3e7,
+)  # rows and operations of a thread: less than that, half a millisecond, costs more to share
 
 
 def cores() -> int:
@@ -46,6 +49,8 @@ class Threads:
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "sparkdl-rows") if count > 1 else None
         self._grads: Array = np.empty((0, 0), np.float32)
+        self._model: Model | None = None
+        self._work = 0  # operations of one row's forward pass through that model
         if count > 1:
             _multiply_alone()
 
@@ -62,7 +67,7 @@ class Threads:
         first: bool = False,
     ) -> tuple[Sums, Array]:
         """`Model.accumulate`, by all threads together."""
-        if self._pool is None or len(x) < LEAST_ROWS * self.count or ctx.outer is not None:
+        if self._pool is None or ctx.outer is not None or not self._pays(model, len(x), passes=3):
             return model.accumulate(params, grad, x, y, w, ctx, objective, first)
         size = model.layout.size
         if self._grads.shape != (self.count - 1, size) or self._grads.dtype != grad.dtype:
@@ -73,12 +78,18 @@ class Threads:
 
     def outputs(self, model: Model, params: Array, x: Array) -> Array:
         """`Model.outputs`, by all threads together."""
-        if self._pool is None or len(x) < LEAST_ROWS * self.count:
+        if self._pool is None or not self._pays(model, len(x), passes=1):
             return model.outputs(params, x)
         parts = [x[rows] for rows in _parts(len(x), self.count)]
         futures = [self._pool.submit(_alike, np.geterr(), model.outputs, params, part) for part in parts[1:]]
         first = model.outputs(params, parts[0])
         return np.concatenate([first, *(future.result() for future in futures)])
+
+    def _pays(self, model: Model, rows: int, passes: int) -> bool:
+        """Whether there is enough to do for all; a backward pass counts as two."""
+        if model is not self._model:
+            self._model, self._work = model, model.net.cost(model.in_shape).work
+        return rows >= LEAST_ROWS * self.count and passes * rows * self._work >= LEAST_WORK * self.count
 
     def close(self) -> None:
         """End the threads."""

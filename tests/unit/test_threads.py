@@ -12,9 +12,22 @@ import pytest
 
 from sparkdl import nn
 from sparkdl.nn import Array, Ctx, Model
+from sparkdl.train import threads as threads_module
 from sparkdl.train.threads import Threads, cores
 
 RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(autouse=True)
+def however_little(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nets of these tests are small: have them shared all the same."""
+    if "as_it_pays" not in request.fixturenames:
+        monkeypatch.setattr(threads_module, "LEAST_WORK", 0)
+
+
+@pytest.fixture
+def as_it_pays() -> None:
+    """Only what is worth it is shared."""
 
 
 def images(filters: int = 4) -> nn.Layer:
@@ -84,6 +97,16 @@ def test_a_few_rows_stay_with_one_thread(threads: Threads) -> None:
     expected, expected_sums, _ = batch.run(Threads(1), Ctx(train=True))
     np.testing.assert_array_equal(grad, expected)
     assert sums == expected_sums
+
+
+@pytest.mark.usefixtures("as_it_pays")
+def test_only_what_is_worth_it_is_shared(threads: Threads) -> None:
+    small, large = Batch.of(*NETS["images"]), Batch.of(images(64), (12, 12, 8), rows=64)
+    alone = [batch.run(Threads(1), Ctx(train=True))[0] for batch in (small, large)]
+    shared = [batch.run(threads, Ctx(train=True))[0] for batch in (small, large)]
+    np.testing.assert_array_equal(shared[0], alone[0])
+    np.testing.assert_allclose(shared[1], alone[1], rtol=1e-8, atol=1e-10)
+    assert (shared[1] != alone[1]).any()  # added in another order
 
 
 @pytest.mark.parametrize("kind", ["images", "sequence"])
