@@ -30,10 +30,7 @@ __all__ = ["Threads", "cores"]
 T = TypeVar("T")
 Judge = Callable[[Array], tuple[float, float, Array]]  # outputs z -> loss, weight, dz
 VARIABLE = "OMP_NUM_THREADS"  # which Spark sets to spark.task.cpus for the Python of its tasks
-LEAST_ROWS, LEAST_WORK = (
-    8,
-    3e7,
-)  # rows and operations of a thread: less than that, half a millisecond, costs more to share
+LEAST_ROWS, LEAST_WORK = 8, 3e7  # rows and operations of a thread: sharing less, half a millisecond, costs more
 
 
 def cores() -> int:
