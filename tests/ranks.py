@@ -93,8 +93,8 @@ def held() -> tuple[int, int, int]:
 
 
 def shared_files() -> set[str]:
-    """What lies in the memory that all processes of this machine share as files."""
-    return set(os.listdir("/dev/shm"))
+    """What lies in the memory that processes share as files, but for named semaphores: nothing here makes those."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
 
 
 def lasting_files(before: set[str]) -> set[str]:
