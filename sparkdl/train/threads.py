@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -18,7 +19,6 @@ from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from sparkdl.nn import Array, Ctx, Model
 from sparkdl.nn.containers import run_backward, run_forward
@@ -27,6 +27,7 @@ from sparkdl.nn.model import Objective, Sums
 
 __all__ = ["Threads", "cores"]
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Judge = Callable[[Array], tuple[float, float, Array]]  # outputs z -> loss, weight, dz
 VARIABLE = "OMP_NUM_THREADS"  # which Spark sets to spark.task.cpus for the Python of its tasks
@@ -40,16 +41,17 @@ def cores() -> int:
 
 
 class Threads:
-    """As many threads as a worker has cores; with one, everything runs where it is called."""
+    """As many threads as a worker has cores; with one, everything runs where it is called.
+
+    Without the package threadpoolctl there is one, and only matrix products use more cores.
+    """
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count = count = count if count > 1 and _multiply_alone() else 1
         self._pool = ThreadPoolExecutor(count - 1, "sparkdl-rows") if count > 1 else None
         self._grads: Array = np.empty((0, 0), np.float32)
         self._model: Model | None = None
         self._work = 0  # operations of one row's forward pass through that model
-        if count > 1:
-            _multiply_alone()
 
     def accumulate(
         self,
@@ -218,6 +220,12 @@ def _alike(settings: Any, function: Callable[..., T], *args: Any) -> T:
 
 
 @functools.cache
-def _multiply_alone() -> None:
-    """From now on a matrix product takes one core: the threads share the rows already."""
+def _multiply_alone() -> bool:
+    """From now on a matrix product takes one core: the threads share the rows already. Whether that can be had."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        log.info("Matrix products alone use all cores; for the rest, too: pip install threadpoolctl.")
+        return False
     threadpool_limits(1, user_api="blas")
+    return True

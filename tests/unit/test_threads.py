@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -199,6 +200,15 @@ def test_dropout_draws_for_each_thread_from_the_same_source(threads: Threads) ->
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
     assert len(np.unique(runs[0][:, 0])) == len(batch.x)  # no two rows lose the same inputs
+
+
+def test_without_threadpoolctl_there_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    threads_module._multiply_alone.cache_clear()
+    try:
+        assert Threads(2).count == 1
+    finally:
+        threads_module._multiply_alone.cache_clear()
 
 
 @pytest.mark.parametrize(("text", "count"), [(None, 1), ("1", 1), ("3", 3), ("", 1), ("0", 1), ("4,2", 4), ("many", 1)])
