@@ -2,7 +2,7 @@
 
 python bench/ops.py [NET ...] [--threads 1] [--seconds 8] [--quick] [--json FILE]
 
-Both sides train the same nets on the same batches, step by step in turn, each in a process of its own as a user would
+Both sides train the same nets on the same batches, a few steps in turn, each in a process of its own as a user would
 have it: ours keeps freed memory as a worker does, and runs compiled kernels if they are ready (SPARKDL_COMPILED=0 for
 NumPy's); torch in the faster of its two layouts. Memory is the most that a process ever had beyond its beginning.
 """
@@ -27,17 +27,22 @@ from _sides import Side
 from report import Row, arguments, report
 from threadpoolctl import threadpool_info
 
+SETTLING = 0.02  # seconds of steps that do not count
 
-def medians(sides: list[Callable[[], float]], seconds: float, warm_up: int = 2) -> list[float]:
-    """Median seconds of each side's step, which says how long it took, in turn for `seconds`, at least three times."""
-    for _ in range(warm_up):
-        for side in sides:
-            side()
+
+def medians(sides: list[Callable[[], float]], seconds: float, turn: int = 4) -> list[float]:
+    """Median seconds of each side's step, which says how long it took, in turn for `seconds`, at least twice.
+
+    The first steps of a turn do not count: caches are cold, and the other side's threads may still wait actively.
+    """
     times: list[list[float]] = [[] for _ in sides]
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 3:
+    while time.perf_counter() < end or len(times[-1]) < 2 * turn:
         for side, found in zip(sides, times, strict=True):
-            found.append(side())
+            settled = 0.0
+            while settled < SETTLING:
+                settled += side()
+            found.extend(side() for _ in range(turn))
     return [statistics.median(found) for found in times]
 
 

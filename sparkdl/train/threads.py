@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from importlib.util import find_spec
 from threading import Barrier, BrokenBarrierError
 from typing import Any, TypeVar
 
@@ -27,11 +27,11 @@ from sparkdl.nn.model import Objective, Sums
 
 __all__ = ["Threads", "cores"]
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 Judge = Callable[[Array], tuple[float, float, Array]]  # outputs z -> loss, weight, dz
 VARIABLE = "OMP_NUM_THREADS"  # which Spark sets to spark.task.cpus for the Python of its tasks
 LEAST_ROWS, LEAST_WORK = 8, 3e7  # rows and operations of a thread: sharing less, half a millisecond, costs more
+LEAST_REUSE = 2000  # operations for each parameter, of which every thread reads all, and makes a gradient of its own
 
 
 def cores() -> int:
@@ -43,11 +43,12 @@ def cores() -> int:
 class Threads:
     """As many threads as a worker has cores; with one, everything runs where it is called.
 
-    Without the package threadpoolctl there is one, and only matrix products use more cores.
+    A large net over a few rows is left to one of them, and only its matrix products use more cores. So it is with any
+    net where the package threadpoolctl is missing.
     """
 
     def __init__(self, count: int) -> None:
-        self.count = count = count if count > 1 and _multiply_alone() else 1
+        self.count = count = count if count > 1 and find_spec("threadpoolctl") else 1
         self._pool = ThreadPoolExecutor(count - 1, "sparkdl-rows") if count > 1 else None
         self._grads: Array = np.empty((0, 0), np.float32)
         self._model: Model | None = None
@@ -85,10 +86,15 @@ class Threads:
         return np.concatenate([first, *(future.result() for future in futures)])
 
     def _pays(self, model: Model, rows: int, passes: int) -> bool:
-        """Whether there is enough to do for all; a backward pass counts as two."""
+        """Whether there is enough to do for all; a backward pass counts as two. If so, products take one core each."""
         if model is not self._model:
             self._model, self._work = model, model.net.cost(model.in_shape).work
-        return rows >= LEAST_ROWS * self.count and passes * rows * self._work >= LEAST_WORK * self.count
+        work = passes * rows * self._work
+        least = max(LEAST_WORK * self.count, LEAST_REUSE * model.layout.num_trainable)
+        if rows < LEAST_ROWS * self.count or work < least:
+            return False
+        _multiply_alone()
+        return True
 
     def close(self) -> None:
         """End the threads."""
@@ -220,12 +226,8 @@ def _alike(settings: Any, function: Callable[..., T], *args: Any) -> T:
 
 
 @functools.cache
-def _multiply_alone() -> bool:
-    """From now on a matrix product takes one core: the threads share the rows already. Whether that can be had."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:
-        log.info("Matrix products alone use all cores; for the rest, too: pip install threadpoolctl.")
-        return False
+def _multiply_alone() -> None:
+    """From now on a matrix product takes one core: the threads share the rows already."""
+    from threadpoolctl import threadpool_limits
+
     threadpool_limits(1, user_api="blas")
-    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ def however_little(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """The nets of these tests are small: have them shared all the same."""
     if "as_it_pays" not in request.fixturenames:
         monkeypatch.setattr(threads_module, "LEAST_WORK", 0)
+        monkeypatch.setattr(threads_module, "LEAST_REUSE", 0)
 
 
 @pytest.fixture
@@ -103,11 +103,13 @@ def test_a_few_rows_stay_with_one_thread(threads: Threads) -> None:
 @pytest.mark.usefixtures("as_it_pays")
 def test_only_what_is_worth_it_is_shared(threads: Threads) -> None:
     small, large = Batch.of(*NETS["images"]), Batch.of(images(64), (12, 12, 8), rows=64)
-    alone = [batch.run(Threads(1), Ctx(train=True))[0] for batch in (small, large)]
-    shared = [batch.run(threads, Ctx(train=True))[0] for batch in (small, large)]
+    wide = Batch.of(nn.Sequential([nn.Dense(2000), nn.Dense(2000), nn.Dense(3)]), (9,), rows=64)
+    alone = [batch.run(Threads(1), Ctx(train=True))[0] for batch in (small, wide, large)]
+    shared = [batch.run(threads, Ctx(train=True))[0] for batch in (small, wide, large)]
     np.testing.assert_array_equal(shared[0], alone[0])
-    np.testing.assert_allclose(shared[1], alone[1], rtol=1e-8, atol=1e-10)
-    assert (shared[1] != alone[1]).any()  # added in another order
+    np.testing.assert_array_equal(shared[1], alone[1])
+    np.testing.assert_allclose(shared[2], alone[2], rtol=1e-8, atol=1e-10)
+    assert (shared[2] != alone[2]).any()  # added in another order
 
 
 @pytest.mark.parametrize("kind", ["images", "sequence"])
@@ -203,12 +205,8 @@ def test_dropout_draws_for_each_thread_from_the_same_source(threads: Threads) ->
 
 
 def test_without_threadpoolctl_there_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
-    threads_module._multiply_alone.cache_clear()
-    try:
-        assert Threads(2).count == 1
-    finally:
-        threads_module._multiply_alone.cache_clear()
+    monkeypatch.setattr(threads_module, "find_spec", lambda name: None)
+    assert Threads(2).count == 1
 
 
 @pytest.mark.parametrize(("text", "count"), [(None, 1), ("1", 1), ("3", 3), ("", 1), ("0", 1), ("4,2", 4), ("many", 1)])
