@@ -20,7 +20,7 @@ from sparkdl.backends.spark_files import files_for
 from sparkdl.backends.spark_peers import SparkPeers
 from sparkdl.backends.spark_shared import share
 from sparkdl.data import Handle
-from sparkdl.data.spark import SparkShards
+from sparkdl.data.spark import SparkShards, settle
 from sparkdl.train.files import Files
 
 __all__ = ["SparkBackend", "tree_sum"]
@@ -71,7 +71,7 @@ class SparkBackend:
         assert isinstance(shards, SparkShards)
         for rebuilds_left in reversed(range(REBUILDS + 1)):
             try:
-                return tree_sum(shards.rdd.map(fn), plus, depth)
+                return tree_sum(shards.rdd.map(functools.partial(_settled, fn)), plus, depth)
             except (Py4JError, PySparkException) as e:
                 if not (rebuilds_left and is_missing_shard(e)):
                     raise own_error(e) from e
@@ -124,6 +124,13 @@ def tree_sum(values: RDD[T], plus: Callable[[T, T], T], depth: int) -> T:
         keyed = keyed.mapPartitionsWithIndex(functools.partial(_add_node, plus))
     parts: list[tuple[int, T]] = sorted(keyed.collect(), key=_index)
     return functools.reduce(plus, (value for _, value in parts))
+
+
+def _settled(fn: Callable[[Handle], T], handle: Handle) -> T:
+    """fn's value, and no garbage collection over what the process has loaded for it."""
+    value = fn(handle)
+    settle()
+    return value
 
 
 def _index(item: tuple[int, Any]) -> int:

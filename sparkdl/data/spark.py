@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -39,9 +40,10 @@ from sparkdl.data.wire import from_wire, to_wire
 from sparkdl.data.writer import PartWriter
 from sparkdl.errors import DataError, TrainingError
 
-__all__ = ["SparkShards", "packing_of", "readable", "spool"]
+__all__ = ["SparkShards", "packing_of", "readable", "settle", "spool"]
 
 log = logging.getLogger(__name__)
+_settled = 0  # modules that were loaded when `settle` was last called, in a worker process
 
 BLOCKS = "part int, valid boolean, rows binary, note string"
 HANDLES = "handle string"
@@ -206,7 +208,7 @@ def _pack_task(
         if size >= FLUSH_BYTES or block.note is not None:
             yield _blocks_batch(held)
             held, size = [], 0
-    _settle()
+    settle()
 
 
 def _blocks_batch(blocks: list[Block]) -> pa.RecordBatch:
@@ -234,25 +236,27 @@ def _write_task(folder: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.R
                 block = None if buffer is None else from_wire(buffer)
                 writer.add(Block(writer.part, valid.as_py(), block, note.as_py()))
         handle = writer.close()
-    _settle()
+    settle()
     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(handle)])], ["handle"])
 
 
 def _handle(row: tuple[str]) -> Handle:
-    _settle()
+    settle()
     part, train, valid, stats = json.loads(row[0])
     return Handle(part, Piece(*train), Piece(*valid), stats)
 
 
-def _settle() -> None:
-    """Exempt what a worker process has loaded from garbage collection, once.
+def settle() -> None:
+    """Exempt what a worker process has loaded from garbage collection, again whenever there are more modules.
 
-    Spark's daemon collects garbage after every task, which takes 30 ms where pandas and pyarrow are loaded: as long as
-    all else that a small task costs.
+    Spark's daemon collects garbage after every task, which takes 30 ms where pandas and pyarrow are loaded, and as long
+    again where numba is, which comes with the first minibatch: more than all else that a small task costs.
     """
-    if gc.get_freeze_count() == 0:
+    global _settled
+    if len(sys.modules) > _settled:
         gc.collect()
         gc.freeze()
+        _settled = len(sys.modules)
 
 
 def _scratch(folder: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -205,6 +207,19 @@ def _resident(_: int) -> int:
     time.sleep(0.1)
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_workers_that_have_trained_do_not_go_through_all_that_they_loaded(spark: SparkSession) -> None:
+    """Spark's daemon collects garbage after every task: what numba and the like brought along must be exempt."""
+    train(spark.createDataFrame(blobs(40)))
+    found = spark.sparkContext.range(8, numSlices=8).map(_watched_objects).collect()
+    assert any(loaded for loaded, _ in found)
+    assert max(count for loaded, count in found if loaded) < 20_000
+
+
+def _watched_objects(_: int) -> tuple[bool, int]:
+    """Whether this process has trained, and how many objects a collection goes through."""
+    return "sparkdl.train.gradient" in sys.modules, len(gc.get_objects())
 
 
 def test_two_fits_at_once(spark: SparkSession) -> None:
