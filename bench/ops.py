@@ -1,10 +1,13 @@
 """Training throughput of the operator core against PyTorch on the same CPU: forward, backward and update, in float32.
 
-python bench/ops.py [NET ...] [--threads 1] [--seconds 8] [--quick] [--json FILE]
+python bench/ops.py [NET ...] [--threads 1] [--seconds 8] [--quick] [--as-set] [--json FILE]
 
 Both sides train the same nets on the same batches, a few steps in turn, each in a process of its own as a user would
 have it: ours keeps freed memory as a worker does, and runs compiled kernels if they are ready (SPARKDL_COMPILED=0 for
 NumPy's); torch in the faster of its two layouts. Memory is the most that a process ever had beyond its beginning.
+
+Where the environment has NumPy's OpenBLAS run the kernels of another processor than this one (OPENBLAS_CORETYPE), that
+does not count, unless --as-set says so.
 """
 
 from __future__ import annotations
@@ -14,6 +17,10 @@ import sys
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = sys.argv[sys.argv.index("--threads") + 1] if "--threads" in sys.argv else "1"
+
+if "--as-set" not in sys.argv:
+    for _name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(_name, None)
 
 import math
 import statistics
@@ -79,6 +86,7 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", metavar="NET", help=f"of {', '.join(SUITE)}; all if none is named")
     parser.add_argument("--threads", type=int, default=1, help="of each side")
     parser.add_argument("--seconds", type=float, default=8, help="for each net")
+    parser.add_argument("--as-set", action="store_true", help="leave OPENBLAS_CORETYPE as the environment has it")
     parser.add_argument("--quick", action="store_true", help="one second for each net")
     args = parser.parse_args()
     if unknown := set(args.nets) - set(SUITE):
