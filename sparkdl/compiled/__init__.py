@@ -19,7 +19,7 @@ from sparkdl.compiled.kernels import (
     single_kernel,
     takes,
 )
-from sparkdl.compiled.twins import compiling, enabled, twin
+from sparkdl.compiled.twins import compiling, enabled, kernels_in_use, twin
 
 __all__ = [
     "Bool1",
@@ -39,6 +39,7 @@ __all__ = [
     "exact_kernel",
     "inline",
     "kernel",
+    "kernels_in_use",
     "single_kernel",
     "takes",
     "twin",

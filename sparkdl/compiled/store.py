@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["folders", "keep", "mark_ready", "modules", "ready", "timed", "writable"]
+__all__ = ["digest", "folders", "keep", "mark_ready", "modules", "ready", "timed", "writable"]
 
 HOMES = ("sparkdl.ops.fast", "sparkdl.optim")  # of modules of kernels, with `fast` in their full name
 SHARED = (  # what becomes part of other modules' kernels
@@ -159,8 +159,13 @@ def _alone() -> Iterator[None]:
         yield
 
 
+def digest() -> str:
+    """Of the sources of all kernels."""
+    return _digest(*modules(), *SHARED)
+
+
 def _stamp() -> str:
-    return f"ready-{_digest(*modules(), *SHARED)}"
+    return f"ready-{digest()}"
 
 
 @functools.cache

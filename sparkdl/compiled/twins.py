@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from sparkdl.compiled import store
 
-__all__ = ["compiling", "enabled", "twin"]
+__all__ = ["compiling", "enabled", "kernels_in_use", "twin"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +31,11 @@ _wanted: bool | None = None  # inside `compiling`
 def enabled() -> bool:
     """Whether compiled twins are in use."""
     return _decided() if _wanted is None else _wanted
+
+
+def kernels_in_use() -> str:
+    """Which kernels compute in this process: those of NumPy, or compiled ones, by a digest of their sources."""
+    return f"compiled {store.digest()}" if enabled() else "NumPy"
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sparkdl
+from sparkdl.compiled import kernels_in_use
 from sparkdl.errors import ConfigError, ModelFormatError
 from sparkdl.nn import Array, Layout
 from sparkdl.train.files import Files, publish_folder, read_json
@@ -130,10 +131,7 @@ class Checkpoints:
         check_layout(found.path, state["layout"], self.layout)
         slots = under("opt/", tensors)
         _check_arrays(found.path, {"params": tensors["params"]} | slots, {"params": run.params} | run.opt_state)
-        if state["config"] != self.config:
-            log.warning(
-                "checkpoint %s was written with another configuration; resuming with the present one", found.path
-            )
+        self._compare(found)
         np.copyto(run.params, tensors["params"])
         for name, slot in slots.items():
             np.copyto(run.opt_state[name], slot)
@@ -148,6 +146,21 @@ class Checkpoints:
         log.info("resuming from %s: epoch %d, step %d", found.path, run.epoch, run.step)
         return True
 
+    def _compare(self, found: Checkpoint) -> None:
+        """Log what is different from when the checkpoint was written and does not keep a run from going on."""
+        if found.state["config"] != self.config:
+            log.warning(
+                "checkpoint %s was written with another configuration; resuming with the present one", found.path
+            )
+        present = _versions()
+        if others := {name: v for name, v in found.state["versions"].items() if v != present.get(name)}:
+            log.warning(
+                "checkpoint %s was written with %s; with %s the run goes on to rounding, not bit for bit",
+                found.path,
+                ", ".join(f"{name} {v}" for name, v in others.items()),
+                ", ".join(f"{name} {present.get(name)}" for name in others),
+            )
+
     def _names(self) -> list[str]:
         """Names of all checkpoints in the folder, intact or not, the newest first."""
         found = self.files.listdir(self.folder) if self.files.exists(self.folder) else []
@@ -156,7 +169,7 @@ class Checkpoints:
     def _state(self, run: Run) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,
-            "versions": {"sparkdl": sparkdl.__version__, "numpy": np.__version__},
+            "versions": _versions(),
             "config": self.config,
             "run": run.counters(),
             "stop_reason": run.stop_reason,
@@ -206,6 +219,11 @@ class Checkpoints:
                     self._scores[name] = -math.inf
         best = max(reversed(names), key=lambda name: self._scores[name])
         return [best] if self._scores[best] > -math.inf else []
+
+
+def _versions() -> dict[str, str]:
+    """What the bits of a run depend on besides data and settings, as this process has it."""
+    return {"sparkdl": sparkdl.__version__, "numpy": np.__version__, "kernels": kernels_in_use()}
 
 
 def _step_of(name: str) -> int:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sparkdl.compiled import compiling
 from sparkdl.errors import ConfigError, ModelFormatError
 from sparkdl.nn import Dense, Layout, Sequential
 from sparkdl.train.callbacks import Callbacks, EarlyStopping
@@ -89,7 +91,7 @@ def test_the_files_of_a_checkpoint(tmp_path: Path) -> None:
     assert state["config"] == "abc"
     assert state["layout"] == {"dense_0/W": [3, 4], "dense_0/b": [4], "dense_1/W": [4, 2], "dense_1/b": [2]}
     assert state["tensors"]["size"] == (tmp_path / "step-00000120" / "state.safetensors").stat().st_size
-    assert set(state["versions"]) == {"sparkdl", "numpy"}
+    assert set(state["versions"]) == {"sparkdl", "numpy", "kernels"}
 
 
 def test_nothing_to_restore(tmp_path: Path) -> None:
@@ -176,6 +178,27 @@ def test_another_configuration_is_logged(tmp_path: Path, caplog: pytest.LogCaptu
     assert "another configuration" not in caplog.text
     checkpoints(tmp_path, config="b").restore(fresh())
     assert "another configuration" in caplog.text
+
+
+def test_other_kernels_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("numba")
+    with compiling(True):
+        checkpoints(tmp_path).save(trained())
+        checkpoints(tmp_path).restore(fresh())
+    assert "bit for bit" not in caplog.text
+    with compiling(False):
+        checkpoints(tmp_path).restore(fresh())
+    assert re.search(r"written with kernels compiled \w+; with kernels NumPy the run goes on to", caplog.text)
+
+
+def test_checkpoints_from_before_kernels_were_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints(tmp_path).save(trained())
+    path = tmp_path / "step-00000120" / "state.json"
+    state = json.loads(path.read_text())
+    del state["versions"]["kernels"]
+    path.write_text(json.dumps(state))
+    assert checkpoints(tmp_path).restore(fresh()) is True
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def fit(kept: Checkpoints, epochs: int, steps: int) -> list[tuple[int, int]]:
