@@ -6,17 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sparkdl.compiled import Real3, Real4, inline, kernel, takes
-from sparkdl.compiled.tiles import BYTES, tile
+from sparkdl.compiled import Real3, Real4, kernel, takes
 from sparkdl.ops.fast.images import place
+from sparkdl.ops.fast.products import lanewise_products
 from sparkdl.ops.phases import phases
 from sparkdl.ops.window import Array, Pair, Window
 
 __all__ = ["depthwise", "depthwise_grad_data", "depthwise_grad_weights"]
-
-# Sums of one vector for 4 or 1 outputs, of whole vectors or not; and for 3 taps or 1.
-WHOLE_4, WHOLE_3, WHOLE_1 = (tile(rows, 1, whole=True, lanewise=True) for rows in (4, 3, 1))
-PART_4, PART_3, PART_1 = (tile(rows, 1, lanewise=True) for rows in (4, 3, 1))
 
 
 def depthwise(x: Array, filters: Array, win: Window) -> Any:
@@ -73,7 +69,7 @@ def _forward(
         place(x[image], padded, top, left)
         for h in range(oh):
             start = ((image * rows + h0 + h * hs) * cols + w0) * channels
-            _row(
+            lanewise_products(
                 (seen, h * sh * line, sw * channels, dh * line, dw * channels),
                 (taps, 0, kw * channels, channels),
                 (out, start, ws * channels),
@@ -94,7 +90,7 @@ def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, dw: int, top: int, 
     for image in range(n):  # a sum for each, so that no sum has too many terms
         place(x[image], padded, top, left)
         for i in range(kh):
-            _row(
+            lanewise_products(
                 (seen, i * dh * line, dw * channels, sh * line, sw * channels),
                 (slopes, image * oh * ow * channels, ow * channels, channels),
                 (one, i * kw * channels, channels),
@@ -105,28 +101,3 @@ def _weights(x: Real4, dy: Real4, sh: int, sw: int, dh: int, dw: int, top: int, 
             )
         for p in range(len(whole)):
             whole[p] += one[p]
-
-
-@inline
-def _row(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width: int) -> None:
-    """The sums of lanewise tiles for t < count, f < width; the last tile begins early rather than reach too far."""
-    lanes = BYTES // a[0].itemsize
-    step = 4 if count >= 4 else (3 if count == 3 else 1)
-    for f in range(0, width, lanes):
-        bf, df = (b[0], b[1] + f, b[2], b[3]), (d[0], d[1] + f)
-        for start in range(0, count, step):
-            t = min(start, count - step)
-            at, ct = (a[0], a[1] + f + t * a[2], a[2], a[3], a[4]), (c[0], c[1] + f + t * c[2], c[2])
-            if width - f >= lanes:
-                if step == 4:
-                    WHOLE_4(at, bf, ct, df, size, width - f)
-                elif step == 3:
-                    WHOLE_3(at, bf, ct, df, size, width - f)
-                else:
-                    WHOLE_1(at, bf, ct, df, size, width - f)
-            elif step == 4:
-                PART_4(at, bf, ct, df, size, width - f)
-            elif step == 3:
-                PART_3(at, bf, ct, df, size, width - f)
-            else:
-                PART_1(at, bf, ct, df, size, width - f)
