@@ -3,12 +3,12 @@
 All are exact up to rounding and interchangeable, each forward and in both gradients: `im2row` (any convolution),
 `direct` (without groups), `fft` (any), `winograd2` and `winograd4` (3x3 at stride 1).
 
-The choice by default is a rule: a function of the shapes alone, so that the same configuration gives the same bits in
-every run, on every rank and after a resumed checkpoint. A clock promises none of that; so "tuned", which times the
-candidates once a shape, forward and backward together, and remembers the fastest in the process, is chosen on request
-only: for a layer (`Conv2D(algorithm=...)`), or for all that leave it open by the environment variable
-SPARKDL_CONV or `preferring`. With `strict`, or SPARKDL_CONV_STRICT=1, algorithms that round more coarsely than the
-definition are not taken unasked: F(4x4, 3x3), and the Fourier transform.
+The choice by default is a rule: a function of the shapes, and of whether kernels are compiled, so that the same
+configuration gives the same bits in every run, on every rank and after a resumed checkpoint, where all have them or
+none. A clock promises none of that; so "tuned", which times the candidates once a shape, forward and backward together,
+and remembers the fastest in the process, is chosen on request only: for a layer (`Conv2D(algorithm=...)`), or for all
+that leave it open by the environment variable SPARKDL_CONV or `preferring`. With `strict`, or SPARKDL_CONV_STRICT=1,
+algorithms that round more coarsely than the definition are not taken unasked: F(4x4, 3x3), and the Fourier transform.
 """
 
 from __future__ import annotations

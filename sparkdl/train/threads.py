@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from importlib.util import find_spec
 from threading import Barrier, BrokenBarrierError
@@ -123,12 +123,17 @@ class _Pass:
 
     def run(self, pool: ThreadPoolExecutor) -> tuple[Sums, Array]:
         """All threads to the end. Raises what the first of them raised."""
-        futures = [pool.submit(_alike, np.geterr(), self._thread, i) for i in range(1, len(self.grads))]
+        futures: list[Future[None]] = []
         failed: list[BaseException | None] = []
         try:
+            for i in range(1, len(self.grads)):
+                futures.append(pool.submit(_alike, np.geterr(), self._thread, i))  # noqa: PERF401, known if the next fails
             self._thread(0)
         except BrokenBarrierError as error:
             failed.append(error)
+        except BaseException:  # such as Ctrl-C before all have begun: those that have must not wait for the others
+            self.barrier.abort()
+            raise
         finally:
             wait(futures)
         failed += [future.exception() for future in futures]
@@ -145,10 +150,10 @@ class _Pass:
 
     def _thread(self, i: int) -> None:
         model, rows, ctx = self.model, self.rows[i], self.contexts[i]
-        g: Any = model.layout.tree(self.grads[i])
-        if i or self.first:
-            g = fresh(g)
         try:
+            g: Any = model.layout.tree(self.grads[i])
+            if i or self.first:
+                g = fresh(g)
             self.z[rows], cache = run_forward(model.net, self.p, self.x[rows], ctx)
             self._meet(i, self._loss)
             run_backward(model.net, self.p, cache, self.dz[rows], g, replace(ctx, dx=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import BrokenBarrierError
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,24 @@ def test_what_one_thread_raises_ends_all(row: int, value: float, where: str, thr
     batch.x[row, 2] = 0.0
     expected = batch.run(Threads(1), Ctx(train=True))[0]
     np.testing.assert_allclose(batch.run(threads, Ctx(train=True))[0], expected, rtol=1e-8, atol=1e-10)
+
+
+def test_an_interrupt_before_all_have_begun_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, three = Batch.of(*NETS["images"]), Threads(3)
+    assert three._pool is not None
+    submit, begun = three._pool.submit, []
+
+    def interrupted(*args: Any) -> Any:
+        if begun:
+            raise KeyboardInterrupt
+        begun.append(submit(*args))
+        return begun[0]
+
+    monkeypatch.setattr(three._pool, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batch.run(three, Ctx(train=True))
+    assert isinstance(begun[0].exception(timeout=10), BrokenBarrierError)
+    three.close()
 
 
 def test_settings_of_the_caller_hold_in_all_threads(threads: Threads) -> None:
