@@ -52,6 +52,7 @@ class Coordinator:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._texts: dict[int, str] = {}
+        self._aborted: tuple[int | None, str] | None = None
         self._strangers = threading.Semaphore(MAX_STRANGERS)
         self._streams: set[Stream] = set()
         self._refused = 0
@@ -82,10 +83,14 @@ class Coordinator:
         return True
 
     def abort(self, culprit: int | None, reason: str) -> None:
-        """Tell all ranks that one of them, or the driver (None), has failed: they need not wait for an answer."""
-        for rank in list(self._wires):
-            if rank != culprit:
-                self.send(rank, ABORT, {"culprit": culprit, "reason": reason})
+        """Tell all ranks that one of them, or the driver (None), has failed: they need not wait for an answer.
+
+        Ranks that connect later hear it too.
+        """
+        with self._lock:
+            self._aborted, present = (culprit, reason), list(self._wires)
+        for rank in present:
+            self._pass_on(rank, culprit, reason)
 
     def close(self) -> None:
         """End all connections and threads. May be called more than once."""
@@ -144,9 +149,7 @@ class Coordinator:
     def _met(self, stream: Stream, address: Any) -> int | None:
         try:
             edge = converse(stream, answer(self._identity, self._admit), CONVERSATION_S)
-            with self._lock:
-                self._admit(edge)
-                self._wires[edge.peer] = Wire(stream, self._max_bytes), threading.Lock()
+            self._welcome(edge, Wire(stream, self._max_bytes))
         except (OSError, Refused) as e:
             if not self._closed.is_set():
                 self._complain(address, e)
@@ -154,6 +157,22 @@ class Coordinator:
         finally:
             self._strangers.release()
         return edge.peer
+
+    def _welcome(self, edge: Edge, wire: Wire) -> None:
+        """From here on the rank can be answered; the first word tells it so, and nothing comes before that."""
+        speaking = threading.Lock()
+        with speaking:
+            with self._lock:
+                self._admit(edge)
+                self._wires[edge.peer], aborted = (wire, speaking), self._aborted
+            with suppress(OSError):  # its reader tells
+                wire.send(Message(ALIVE), CONVERSATION_S)
+        if aborted is not None:
+            self._pass_on(edge.peer, *aborted)
+
+    def _pass_on(self, rank: int, culprit: int | None, reason: str) -> None:
+        if rank != culprit:
+            self.send(rank, ABORT, {"culprit": culprit, "reason": reason})
 
     def _admit(self, edge: Edge) -> None:
         if edge.peer in self._wires or edge.stream:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from sparkdl.comm import PeerAborted
 from sparkdl.comm.transport.auth import Edge, Identity, Refused, dial
-from sparkdl.comm.transport.stream import Stream, Tls, stream_over
+from sparkdl.comm.transport.stream import Tls, stream_over
 from sparkdl.control.messages import Array, Message, Wire, converse
 from sparkdl.errors import TrainingError
 
@@ -47,11 +47,14 @@ class Link:
         connect_timeout_s: float,
         tls: Tls | None = None,
     ) -> Link:
-        """Connect with the coordinator at address, whose rank is the last of the identity's size."""
+        """Connect with the coordinator at address, whose rank is the last of the identity's size.
+
+        Returns once it has spoken: then its answers reach this rank.
+        """
         deadline = time.monotonic() + connect_timeout_s
         while True:
             try:
-                return cls(Wire(_dialed(address, identity, tls), MAX_ANSWER_BYTES), identity.rank, timeout_s)
+                return cls(_dialed(address, identity, tls), identity.rank, timeout_s)
             except (OSError, Refused) as e:
                 if time.monotonic() + RETRY_S >= deadline or isinstance(e, Refused):
                     raise TrainingError(
@@ -125,11 +128,13 @@ class Link:
         return TrainingError(f"rank {self._rank} has lost the driver: {why}")
 
 
-def _dialed(address: tuple[str, int], identity: Identity, tls: Tls | None) -> Stream:
+def _dialed(address: tuple[str, int], identity: Identity, tls: Tls | None) -> Wire:
     stream = stream_over(socket.create_connection(address, CONVERSATION_S), tls, address[0])
     try:
         converse(stream, dial(identity, Edge(identity.size - 1, 0)), CONVERSATION_S)
+        wire = Wire(stream, MAX_ANSWER_BYTES)
+        wire.receive(CONVERSATION_S)
     except BaseException:
         stream.close()
         raise
-    return stream
+    return wire

@@ -140,6 +140,19 @@ class TestMessages:
             assert message is not None
             assert message.data == {"stop": "so"}
 
+    def test_who_has_connected_can_be_answered(self, driver: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where the driver is late to act on the handshake's last word."""
+
+        def slowly(*args: Any) -> Any:
+            edge = converse(*args)
+            time.sleep(0.3)
+            return edge
+
+        monkeypatch.setattr(coordinator, "converse", slowly)
+        with links(driver, 1)[0] as link:
+            assert driver.send(0, "stop", {"stop": "so"})
+            assert link.receive().data == {"stop": "so"}
+
     @pytest.mark.parametrize("tls", [None, _tls_context], ids=["plain", "tls"])
     def test_texts_of_all_reach_all_again_and_again(self, tls: Any) -> None:
         with Coordinator(identity(SIZE), options(tls=tls), MAX_BYTES) as driver, ExitStack() as stack:
@@ -420,3 +433,12 @@ class TestAbort:
             driver.abort(1, "rank 1 failed")
             with pytest.raises(PeerAborted, match="rank 1 failed"):
                 link.allgather("x")
+
+    def test_whoever_connects_later_hears_it_too(self, driver: Coordinator) -> None:
+        driver.abort(1, "rank 1 failed")
+        ends = links(driver, 2)
+        with ends[0], ends[1]:
+            error = in_thread(ends[0].receive)()
+            assert isinstance(error, PeerAborted)
+            assert "rank 1 failed" in str(error)
+            assert ends[1].poll() is None
