@@ -16,6 +16,7 @@ from sparkdl.compiled.kernels import (
     exact_kernel,
     inline,
     kernel,
+    memory,
     single_kernel,
     takes,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "inline",
     "kernel",
     "kernels_in_use",
+    "memory",
     "single_kernel",
     "takes",
     "twin",

@@ -33,6 +33,7 @@ __all__ = [
     "exact_kernel",
     "inline",
     "kernel",
+    "memory",
     "single_kernel",
     "takes",
 ]
@@ -113,7 +114,7 @@ def inline(function: F) -> F:
 def takes(*arrays: np.ndarray[Any, np.dtype[Any]]) -> bool:
     """Whether kernels serve these arrays: all float32, or all float64."""
     dtype = arrays[0].dtype
-    return dtype.char in "fd" and all(a.dtype == dtype for a in arrays)
+    return dtype.char in "fd" and dtype.isnative and all(a.dtype == dtype for a in arrays)
 
 
 def _registered(function: F, exact: bool = False, dtypes: tuple[str, ...] = ("float32", "float64")) -> F:
@@ -148,10 +149,19 @@ def _open(arg: Any) -> Any:
     return arg
 
 
+def memory(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """All memory from the array's first entry to its last, along one axis, open to kernels. No stride is negative."""
+    flags = array.flags
+    if (flags.c_contiguous or flags.f_contiguous) and flags.writeable:
+        return (array if flags.c_contiguous else array.T).reshape(-1)
+    steps = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True))
+    return np.asarray(_Opened(array, shape=(steps // array.itemsize + 1,), strides=None))
+
+
 class _Opened:
     """The memory of an array under NumPy's array interface, which says that it may be written."""
 
-    def __init__(self, array: np.ndarray[Any, np.dtype[Any]]) -> None:
+    def __init__(self, array: np.ndarray[Any, np.dtype[Any]], **changes: Any) -> None:
         place, _ = array.__array_interface__["data"]
         self.array = array
-        self.__array_interface__ = array.__array_interface__ | {"data": (place, False)}
+        self.__array_interface__ = array.__array_interface__ | {"data": (place, False)} | changes

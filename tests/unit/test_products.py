@@ -23,18 +23,19 @@ def run(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width
     products(a, b, c, d, size, count, width)
 
 
-def check(count: int, width: int, dtype: str, transposed: bool) -> None:
-    """Compare with einsum over views of A and B."""
+def check(count: int, width: int, dtype: str, transposed: bool, adding: bool = False) -> None:
+    """Compare with einsum over views of A and B; the addend is one row for all, or what C holds."""
     rng, (i, k) = np.random.default_rng(0), (3, 5)
     at, ai, ak = (1, 40, 37) if transposed else (4, 150, 1)
     bi, bk, ct = 70 * k, 70, width + 3
     A, B, D = (rng.standard_normal(size).astype(dtype) for size in (1000, 1200, 70))
     C = np.full(2 + count * ct, 9, dtype)
-    run((A, 3, at, ai, ak), (B, 5, bi, bk), (C, 2, ct), (D, 1), (i, k), count, width)
+    run((A, 3, at, ai, ak), (B, 5, bi, bk), (C, 2, ct), (C, 2, ct) if adding else (D, 1, 0), (i, k), count, width)
     size = A.itemsize
     left = as_strided(A[3:], (count, i, k), (at * size, ai * size, ak * size))
     right = as_strided(B[5:], (i, k, width), (bi * size, bk * size, size))
-    expected = np.einsum("tik,ikf->tf", left.astype(float), right.astype(float)) + D[1 : 1 + width]
+    expected = np.einsum("tik,ikf->tf", left.astype(float), right.astype(float))
+    expected += 9 if adding else D[1 : 1 + width]
     got = C[2:].reshape(count, ct)
     np.testing.assert_allclose(got[:, :width], expected, rtol=0, atol=1e-5 if dtype == "f4" else 1e-13)
     assert (got[:, width:] == 9).all()  # nothing is written beside
@@ -45,8 +46,9 @@ def check(count: int, width: int, dtype: str, transposed: bool) -> None:
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 17, 24, 33, 64])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13, 16, 31])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_products_over_strided_operands(count: int, width: int, dtype: str, transposed: bool) -> None:
-    check(count, width, dtype, transposed)
+@pytest.mark.parametrize("adding", [False, True])
+def test_products_over_strided_operands(count: int, width: int, dtype: str, transposed: bool, adding: bool) -> None:
+    check(count, width, dtype, transposed, adding)
 
 
 OTHERS = """
@@ -71,7 +73,7 @@ def test_products_of_narrow_registers() -> None:
 
 def test_no_rows_no_terms() -> None:
     A, C = np.ones(8), np.zeros(8)
-    run((A, 0, 1, 1, 1), (A, 0, 1, 1), (C, 0, 4), (A, 0), (1, 1), 0, 4)
+    run((A, 0, 1, 1, 1), (A, 0, 1, 1), (C, 0, 4), (A, 0, 0), (1, 1), 0, 4)
     assert not C.any()
-    run((A, 0, 1, 1, 1), (A, 0, 1, 1), (C, 0, 4), (A, 0), (0, 0), 2, 4)
-    assert C.sum() == 8  # what they begin with
+    run((A, 0, 1, 1, 1), (A, 0, 1, 1), (C, 0, 4), (A, 0, 0), (0, 0), 2, 4)
+    assert C.sum() == 8  # what is added

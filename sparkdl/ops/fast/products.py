@@ -14,36 +14,40 @@ WIDE = wide()  # then 32 registers hold the sums of a tile of 16 vectors, else 1
 
 
 def _rows(most: int, vectors: int, whole: bool = False, lanewise: bool = False) -> Callable[..., None]:
-    """Tiles of one kind for t < count and first <= f < stop, of at most so many rows, as a function for kernels.
-
-    The last tile of a column begins early where it would reach too far, and writes again what it finds there.
-    """
+    """Tiles of one kind for t < count and first <= f < stop, of `most` rows and at last fewer, for kernels."""
     one, two, three, four = (tile(rows, vectors, whole, lanewise) for rows in (1, 2, 3, 4))
     eight = tile(8, vectors, whole, lanewise) if most >= 8 else four
-    sixteen = tile(16, vectors, whole, lanewise) if most >= 16 else eight
+    largest = tile(16, vectors, whole, lanewise) if most >= 16 else eight
     width = vectors * BYTES
 
     @inline
     def run(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, first: int, stop: int) -> None:
-        step = _step(count, most)
         for f in range(first, stop, width // a[0].itemsize):
-            bf, df, left = (b[0], b[1] + f, b[2], b[3]), (d[0], d[1] + f), stop - f
-            for start in range(0, count, step):
-                t = min(start, count - step)
-                at = (a[0], a[1] + t * a[2] + (f if lanewise else 0), a[2], a[3], a[4])
-                ct = (c[0], c[1] + t * c[2] + f, c[2])
-                if step == 16:
-                    sixteen(at, bf, ct, df, size, left)
-                elif step == 8:
-                    eight(at, bf, ct, df, size, left)
-                elif step == 4:
-                    four(at, bf, ct, df, size, left)
-                elif step == 3:
-                    three(at, bf, ct, df, size, left)
-                elif step == 2:
-                    two(at, bf, ct, df, size, left)
+            bf, left = (b[0], b[1] + f, b[2], b[3]), stop - f
+            a0, c0, d0 = a[1] + (f if lanewise else 0), c[1] + f, d[1] + f
+            t = 0
+            while t < count:
+                at = (a[0], a0 + t * a[2], a[2], a[3], a[4])
+                ct, dt = (c[0], c0 + t * c[2], c[2]), (d[0], d0 + t * d[2], d[2])
+                more = count - t
+                if more >= most:
+                    largest(at, bf, ct, dt, size, left)
+                    t += most
+                elif most > 8 and more >= 8:
+                    eight(at, bf, ct, dt, size, left)
+                    t += 8
+                elif most > 4 and more >= 4:
+                    four(at, bf, ct, dt, size, left)
+                    t += 4
+                elif more == 3:
+                    three(at, bf, ct, dt, size, left)
+                    t += 3
+                elif more == 2:
+                    two(at, bf, ct, dt, size, left)
+                    t += 2
                 else:
-                    one(at, bf, ct, df, size, left)
+                    one(at, bf, ct, dt, size, left)
+                    t += 1
 
     return run
 
@@ -56,7 +60,7 @@ LANEWISE_WHOLES, LANEWISE = (_rows(4, 1, whole, lanewise=True) for whole in (Tru
 
 @inline
 def products(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], count: int, width: int) -> None:
-    """The sums of `sparkdl.compiled.tiles` for t < count, f < width; c must not overlap a, b or d."""
+    """The sums of `sparkdl.compiled.tiles` for t < count, f < width; c must not overlap a or b."""
     lanes = BYTES // a[0].itemsize
     if WIDE:  # all but the last vector, if their number is odd
         done = (width + lanes - 1) // (2 * lanes) * 2 * lanes
@@ -74,16 +78,3 @@ def lanewise_products(a: Any, b: Any, c: Any, d: Any, size: tuple[int, int], cou
     done = width // lanes * lanes
     LANEWISE_WHOLES(a, b, c, d, size, count, 0, done)
     LANEWISE(a, b, c, d, size, count, done, width)
-
-
-@inline
-def _step(count: int, most: int) -> int:
-    """Rows of a tile: as many as there are, in powers of two, or half as many where the last tile would redo much."""
-    if count == 3:
-        return 3
-    step = most
-    while step > max(1, count):
-        step //= 2
-    if step >= 8 and -(-count // step) * step - count >= step // 2 and count < 3 * step:
-        step //= 2
-    return step
