@@ -19,6 +19,7 @@ from sparkdl.nn.initializers import GlorotUniform, RandomNormal, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
 from sparkdl.nn.window import check_sequence, counted, marked, positive
 from sparkdl.ops.attention import attention, attention_grad
+from sparkdl.ops.matmul import matmul
 
 __all__ = ["MultiHeadAttention", "PositionalEncoding", "sinusoids"]
 
@@ -89,15 +90,10 @@ class MultiHeadAttention(Layer):
             raise ValueError(f"MultiHeadAttention expects x of shape (N, T, {len(p['Wo'])}); got {x.shape}.")
         n, t, d = x.shape
         rows = np.ascontiguousarray(x, p["W"].dtype).reshape(n * t, d)
-        projected = rows @ p["W"]
-        if self.bias:
-            projected += p["b"]
-        qkv = self._heads(projected, x.shape)
+        qkv = self._heads(matmul(rows, p["W"], bias=p.get("b")), x.shape)
         joined = np.empty((n * t, d), rows.dtype)
         P = attention(qkv[0], qkv[1], qkv[2], keep, self.causal, self._heads(joined, x.shape)[0])
-        y = joined @ p["Wo"]
-        if self.bias:
-            y += p["bo"]
+        y = matmul(joined, p["Wo"], bias=p.get("bo"))
         return y.reshape(x.shape), _Cache(rows, qkv, P, joined, keep)
 
     def backward(self, p: Params, cache: _Cache, dy: Array, g: Params, ctx: Ctx) -> Array:
@@ -106,7 +102,7 @@ class MultiHeadAttention(Layer):
         drows = marked(dy, keep, 0).reshape(n * t, d)
         add_product(g["Wo"], joined.T, drows)
         dqkv = np.empty((n * t, 3 * d), x.dtype)
-        dheads, (dq, dk, dv) = self._heads(drows @ p["Wo"].T, dy.shape)[0], self._heads(dqkv, dy.shape)
+        dheads, (dq, dk, dv) = self._heads(matmul(drows, p["Wo"].T), dy.shape)[0], self._heads(dqkv, dy.shape)
         attention_grad(qkv[0], qkv[1], qkv[2], P, dheads, dq, dk, dv)
         add_product(g["W"], x.T, dqkv)
         if self.bias:
@@ -114,8 +110,7 @@ class MultiHeadAttention(Layer):
             g["b"][...] += dqkv.sum(axis=0)
         if not ctx.dx:
             return dy
-        dx: Array = dqkv @ p["W"].T
-        return dx.reshape(dy.shape)
+        return matmul(dqkv, p["W"].T).reshape(dy.shape)
 
     def _heads(self, rows: Array, shape: Shape) -> Array:
         """(N T, K D) -> (K, N, h, T, D / h), a view; shape = (N, T, D)."""

@@ -16,6 +16,7 @@ from sparkdl.nn.drawing import SideBySide
 from sparkdl.nn.gradients import add_product
 from sparkdl.nn.initializers import Zeros
 from sparkdl.nn.layer import Array, Initializer, Params, ParamSpec, Shape
+from sparkdl.ops.matmul import add_matmul, matmul
 from sparkdl.ops.recurrent import gru, gru_grad, lstm, lstm_grad, rnn, rnn_grad
 
 __all__ = ["Cell", "ElmanCell", "GRUCell", "LSTMCell", "State"]
@@ -147,8 +148,8 @@ class GRUCell(Cell):
         x, gates, h, q = cache
         dG, dq, dh = gru_grad(gates, p["U"], h, q, dy, dstate[0], keep)
         before, after = _flat(h[:-1]).T, 2 * self.units
-        g["U"][:, :after] += before @ _flat(dG)[:, :after]
-        g["U"][:, after:] += before @ _flat(dq)
+        add_matmul(before, _flat(dG)[:, :after], g["U"][:, :after])
+        add_matmul(before, _flat(dq), g["U"][:, after:])
         if self.bias:
             g["bU"][...] += _flat(dq).sum(axis=0)
         return _project_grad(x, dG, p, g, dx), (dh,)
@@ -172,9 +173,7 @@ def _last(*states: Array) -> State:
 
 def _project(x: Array, p: Params) -> Array:
     """x W + b for all steps in one product."""
-    G: Array = _flat(x) @ p["W"]
-    if "b" in p:
-        G += p["b"]
+    G = matmul(_flat(x), p["W"], bias=p.get("b"))
     return G.reshape(*x.shape[:2], G.shape[1])
 
 
@@ -186,5 +185,4 @@ def _project_grad(x: Array, dG: Array, p: Params, g: Params, wanted: bool) -> Ar
         g["b"][...] += rows.sum(axis=0)
     if not wanted:
         return dG
-    dx: Array = (rows @ p["W"].T).reshape(x.shape)
-    return dx
+    return matmul(rows, p["W"].T).reshape(x.shape)

@@ -11,6 +11,7 @@ from sparkdl.nn.cost import Cost, sums_of_products
 from sparkdl.nn.gradients import add, add_product
 from sparkdl.nn.initializers import GlorotUniform, Zeros
 from sparkdl.nn.layer import Array, Ctx, Initializer, Layer, Params, ParamSpec, Shape, priced
+from sparkdl.ops.matmul import matmul
 
 __all__ = ["Dense"]
 
@@ -51,9 +52,7 @@ class Dense(Layer):
                 f"Dense(units={self.units}) expects x of shape (N, {len(W)}) or (N, T, {len(W)}); got {x.shape}. "
                 f"Flatten first?"
             )
-        y = _rows(x) @ W
-        if self.bias:
-            y += p["b"]
+        y = matmul(_rows(x), W, bias=p["b"] if self.bias else None)
         return y.reshape(*x.shape[:-1], self.units), x
 
     def backward(self, p: Params, cache: Array, dy: Array, g: Params, ctx: Ctx) -> Array:
@@ -64,8 +63,7 @@ class Dense(Layer):
             add(g["b"], dy.sum(axis=0))
         if not ctx.dx:
             return dy
-        dx: Array = dy @ p["W"].T
-        return dx.reshape(x.shape)
+        return matmul(dy, p["W"].T).reshape(x.shape)
 
     def cost(self, in_shape: Shape) -> Cost:
         outputs = math.prod(self.out_shape(in_shape))

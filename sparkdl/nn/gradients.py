@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.nn.layer import Array, Params
+from sparkdl.ops.matmul import add_matmul, matmul
 
 __all__ = ["Fresh", "add", "add_product", "fresh", "settle"]
 
@@ -67,9 +68,8 @@ def add(into: Any, value: Array) -> None:
 
 
 def add_product(into: Any, a: Array, b: Array) -> None:
-    """into += a b, in place: a (R, K), b (K, C), into of R C entries."""
+    """into += a b, in place: a (R, K), b (K, C), into contiguous, of R C entries."""
     if isinstance(into, Fresh) and into.empty:
-        np.matmul(a, b, out=into.filled().reshape(len(a), b.shape[1]))
+        matmul(a, b, into.filled().reshape(len(a), b.shape[1]))
     else:
-        whole = into[...]
-        whole += (a @ b).reshape(whole.shape)
+        add_matmul(a, b, into[...].reshape(len(a), b.shape[1]))

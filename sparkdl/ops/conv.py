@@ -22,6 +22,7 @@ import numpy as np
 
 from sparkdl.compiled import enabled, twin
 from sparkdl.ops.depthwise import depthwise, depthwise_grad_data, depthwise_grad_weights
+from sparkdl.ops.matmul import add_matmul, matmul
 from sparkdl.ops.phases import Phase, phases
 from sparkdl.ops.window import Array, Block, Pair, Shape, Window, blocks, patch, taps, windows
 
@@ -41,13 +42,15 @@ def conv2d(x: Array, W: Array, win: Window, groups: int = 1, b: Array | None = N
             y += b
         return y
     y = np.empty((len(x), *win.out_size((x.shape[1], x.shape[2])), W.shape[3]), W.dtype)
-    bias = None if b is None else np.tile(b, (y.shape[2], 1))  # for a whole row of the image: longer runs to add
     filters = _by_group(W, groups)
     for block, rows in _im2row(x, y.shape, win, groups):
         out = y[block]
-        np.matmul(rows, filters, out=_by_group(out, groups))
-        if bias is not None:
-            out += bias
+        if groups == 1:
+            matmul(rows[0], filters[0], _by_group(out, 1)[0], b)
+            continue
+        matmul(rows, filters, _by_group(out, groups))
+        if b is not None:
+            out += b
     return y
 
 
@@ -59,7 +62,7 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
         return dW
     grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
-        grouped += rows.transpose(0, 2, 1) @ _by_group(dy[block], groups)
+        add_matmul(rows.transpose(0, 2, 1), _by_group(dy[block], groups), grouped)
     return dW
 
 
@@ -100,7 +103,7 @@ def _grad_by_rows(dy: Array, W: Array, size: Pair, win: Window) -> Array:
     filters = W.reshape(kh * kw * c, f).T
     for start in range(0, len(dy), step):
         part = dx[start : start + step]
-        rows = dy[start : start + step].reshape(len(part) * pixels, f) @ filters
+        rows = matmul(dy[start : start + step].reshape(len(part) * pixels, f), filters)
         part[...] = scatter_rows(rows, part.shape, win)
     return dx
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import twin
+from sparkdl.ops.matmul import add_matmul, matmul
 
 __all__ = [
     "gru",
@@ -37,7 +38,7 @@ def rnn(G: Array, U: Array, h0: Array, keep: Array | None) -> Array:
     """h_t = tanh(G_t + h_{t-1} U): h (T + 1, N, H) (Elman 1990)."""
     h, a = _states(G, h0), np.empty_like(h0)
     for t in range(len(G)):
-        np.matmul(h[t], U, out=a)
+        matmul(h[t], U, a)
         a += G[t]
         np.tanh(a, out=h[t + 1])
         _pass_over(keep, t, h)
@@ -46,13 +47,13 @@ def rnn(G: Array, U: Array, h0: Array, keep: Array | None) -> Array:
 
 def rnn_grad(h: Array, U: Array, dy: Array, dh: Array, keep: Array | None) -> tuple[Array, Array]:
     """dy (T, N, H) of h_1.., dh (N, H) of the last one from elsewhere -> dG (T, N, H), dh of h_0."""
-    dG = 1 - h[1:] * h[1:]
+    dG, back = 1 - h[1:] * h[1:], np.ascontiguousarray(U.T)
     dh = dh.copy()
     for t in reversed(range(len(dG))):
         dh += dy[t]
         carried = _held_back(keep, t, dh)
         dG[t] *= dh
-        np.matmul(dG[t], U.T, out=dh)
+        matmul(dG[t], back, dh)
         _give_back(carried, dh)
     return dG, dh
 
@@ -68,7 +69,7 @@ def lstm(G: Array, U: Array, h0: Array, c0: Array, keep: Array | None) -> tuple[
     h, c, squashed = _states(G, h0), _states(G, c0), np.empty((len(G), *h0.shape), h0.dtype)
     a = np.empty((len(h0), U.shape[1]), h0.dtype)
     for t in range(len(G)):
-        np.matmul(h[t], U, out=a)
+        matmul(h[t], U, a)
         lstm_step(G[t], a, c[t], c[t + 1], squashed[t], h[t + 1])
         _pass_over(keep, t, c)
         _pass_over(keep, t, h)
@@ -94,13 +95,13 @@ def lstm_grad(
     gates: Array, U: Array, c: Array, squashed: Array, dy: Array, dh: Array, dc: Array, keep: Array | None
 ) -> tuple[Array, Array, Array]:
     """dy (T, N, H) of h_1.., dh, dc (N, H) of the last states from elsewhere -> dG (T, N, 4 H), dh, dc of h_0, c_0."""
-    dG = np.empty(gates.shape, gates.dtype)
+    dG, back = np.empty(gates.shape, gates.dtype), np.ascontiguousarray(U.T)
     dh, dc = dh.copy(), dc.copy()
     for t in reversed(range(len(dG))):
         dh += dy[t]
         h_carried, c_carried = _held_back(keep, t, dh), _held_back(keep, t, dc)
         lstm_step_grad(gates[t], c[t], squashed[t], dh, dc, dG[t])
-        np.matmul(dG[t], U.T, out=dh)
+        matmul(dG[t], back, dh)
         _give_back(h_carried, dh)
         _give_back(c_carried, dc)
     return dG, dh, dc
@@ -134,7 +135,7 @@ def gru(G: Array, U: Array, b: Array | None, h0: Array, keep: Array | None) -> t
     h, q = _states(G, h0), np.empty((len(G), *h0.shape), h0.dtype)
     a, bias = np.empty((len(h0), 3 * units), h0.dtype), np.zeros(units, h0.dtype) if b is None else b
     for t in range(len(G)):
-        np.matmul(h[t], U, out=a)
+        matmul(h[t], U, a)
         gru_step(G[t], a, bias, h[t], q[t], h[t + 1])
         _pass_over(keep, t, h)
     return h, q
@@ -166,13 +167,12 @@ def gru_grad(
     """
     units = dh.shape[1]
     dG, dq = np.empty(gates.shape, gates.dtype), np.empty(q.shape, q.dtype)
-    dh, d, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.empty_like(dh)
+    dh, d, back = dh.copy(), np.empty((len(dh), 3 * units), dh.dtype), np.ascontiguousarray(U.T)
     for t in reversed(range(len(dG))):
         dh += dy[t]
         carried = _held_back(keep, t, dh)
         gru_step_grad(gates[t], h[t], q[t], dh, dG[t], dq[t], d)
-        np.matmul(d, U.T, out=back)
-        dh += back
+        add_matmul(d, back, dh)
         _give_back(carried, dh)
     return dG, dq, dh
 

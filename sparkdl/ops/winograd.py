@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from sparkdl.compiled import twin
+from sparkdl.ops.matmul import add_matmul, matmul
 from sparkdl.ops.scratch import scratch
 from sparkdl.ops.window import Array, Block, Pads, Pair, Window, blocks, patch, windows
 
@@ -105,9 +106,9 @@ def winograd_grad_weights(x: Array, dy: Array, win: Window, m: int) -> Array:
         if dU is None:
             return _narrowed_products(V, dM, matrix)
         if i == 0:
-            np.matmul(V.transpose(0, 2, 1), dM, out=dU)
+            matmul(V.transpose(0, 2, 1), dM, dU)
         else:
-            dU += np.matmul(V.transpose(0, 2, 1), dM, out=scratch("winograd_term", dU.shape, dy.dtype))
+            add_matmul(V.transpose(0, 2, 1), dM, dU)
     return np.zeros((3, 3, c, f), dy.dtype) if dU is None or not found else narrow_filters(dU, matrix)
 
 
@@ -118,7 +119,7 @@ def _narrowed_products(V: Array, dM: Array, matrix: Array) -> Array:
     dW = np.empty((3, 3, c, f), dM.dtype)
     for part in _parts(c, planes * f):
         dU = scratch("winograd_dU", (planes, part.stop - part.start, f), dM.dtype)
-        dW[:, :, part] = narrow_filters(np.matmul(V[:, :, part].transpose(0, 2, 1), dM, out=dU), matrix)
+        dW[:, :, part] = narrow_filters(matmul(V[:, :, part].transpose(0, 2, 1), dM, dU), matrix)
     return dW
 
 
@@ -133,10 +134,10 @@ def _filter(x: Array, filters: Callable[[slice], Array], size: Pair, pads: Pads,
         V, M = planes.views(tiles)
         scatter_inputs(x, block, win, planes.tiles[1], planes.buffers[0], m)
         if whole is not None:
-            np.matmul(V, whole, out=M)
+            matmul(V, whole, M)
         else:  # U of one block is used but once, so it need not exist as a whole
             for part in _parts(f, len(V) * c):
-                np.matmul(V, filters(part), out=M[:, :, part])
+                matmul(V, filters(part), M[:, :, part])
         gather_outputs(planes.buffers[1], _part(y, block, m), b, m)
     return y
 

@@ -13,7 +13,15 @@ from tests.catalogue import LAYERS, LOSSES, OPTIMIZERS, LayerCase, LossCase, Opt
 
 pytest.importorskip("numba")
 
+from sparkdl.ops.fast import matmul as products
+
 TOLERANCE = {"f4": 2e-5, "f8": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrices as small as those of the catalogue are multiplied by the kernel."""
+    monkeypatch.setattr(products, "LEAST_WORK", 0)
 
 
 class Result(NamedTuple):
