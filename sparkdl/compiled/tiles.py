@@ -8,6 +8,7 @@ several of any other.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = ["BYTES", "square", "tile", "wide"]
 BYTES = 64  # of a vector
 
 
+@functools.cache
 def wide() -> bool:
     """Whether a vector is one register in the code that numba makes, and there are 32 of them (AVX-512)."""
     from llvmlite import binding

@@ -62,7 +62,10 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
         return dW
     grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
-        add_matmul(rows.transpose(0, 2, 1), _by_group(dy[block], groups), grouped)
+        if groups == 1:
+            add_matmul(rows[0].T, _by_group(dy[block], 1)[0], grouped[0])
+        else:
+            add_matmul(rows.transpose(0, 2, 1), _by_group(dy[block], groups), grouped)
     return dW
 
 

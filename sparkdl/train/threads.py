@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sparkdl.compiled.blas import multiply_alone
 from sparkdl.nn import Array, Ctx, Model
 from sparkdl.nn.containers import run_backward, run_forward
 from sparkdl.nn.gradients import fresh, settle
@@ -93,7 +94,7 @@ class Threads:
         least = max(LEAST_WORK * self.count, LEAST_REUSE * model.layout.num_trainable)
         if rows < LEAST_ROWS * self.count or work < least:
             return False
-        _multiply_alone()
+        multiply_alone()
         return True
 
     def close(self) -> None:
@@ -228,11 +229,3 @@ def _alike(settings: Any, function: Callable[..., T], *args: Any) -> T:
     """A call in another thread under the caller's np.errstate."""
     with np.errstate(**settings):
         return function(*args)
-
-
-@functools.cache
-def _multiply_alone() -> None:
-    """From now on a matrix product takes one core: the threads share the rows already."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1, user_api="blas")

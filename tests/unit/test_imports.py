@@ -41,7 +41,7 @@ LIBRARIES = {
     "numpy": set(MAY_IMPORT) - {"errors", "fields"},
     "pyarrow": {"data", "ml", "lake"},
     "safetensors": {"train", "ml", "lake"},
-    "threadpoolctl": {"train"},
+    "threadpoolctl": {"compiled"},
     "tqdm": {"train"},
     "numba": {"compiled"},
     "llvmlite": {"compiled"},

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import Real1, inline, kernel, memory, takes
+from sparkdl.compiled.blas import multiplies_alone
 from sparkdl.compiled.tiles import BYTES, square
 from sparkdl.ops.fast.products import WIDE, products
 from sparkdl.ops.scratch import scratch
@@ -48,8 +49,11 @@ def add_matmul(a: Array, b: Array, out: Array) -> Any:
 
 
 def _pays(a: Array, b: Array) -> bool:
-    """Whether these are matrices, or stacks of as many, that take longer to multiply than a kernel to be called."""
-    if not WIDE or a.ndim != b.ndim or a.ndim not in (2, 3) or not takes(a, b):
+    """Whether these are matrices, or stacks of as many, that take longer to multiply than a kernel to be called.
+
+    Where the BLAS has several cores for a product, it is the faster one.
+    """
+    if not WIDE or not multiplies_alone() or a.ndim != b.ndim or a.ndim not in (2, 3) or not takes(a, b):
         return False
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return False
