@@ -114,7 +114,10 @@ def inline(function: F) -> F:
 def takes(*arrays: np.ndarray[Any, np.dtype[Any]]) -> bool:
     """Whether kernels serve these arrays: all float32, or all float64."""
     dtype = arrays[0].dtype
-    return dtype.char in "fd" and dtype.isnative and all(a.dtype == dtype for a in arrays)
+    for array in arrays[1:]:
+        if array.dtype is not dtype and array.dtype != dtype:
+            return False
+    return dtype.char in "fd" and dtype.isnative
 
 
 def _registered(function: F, exact: bool = False, dtypes: tuple[str, ...] = ("float32", "float64")) -> F:

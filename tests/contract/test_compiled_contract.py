@@ -22,6 +22,7 @@ TOLERANCE = {"f4": 2e-5, "f8": 1e-12}
 def small_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Matrices as small as those of the catalogue are multiplied by the kernel."""
     monkeypatch.setattr(products, "LEAST_WORK", 0)
+    monkeypatch.setattr(products, "LEAST_TERMS", 1)
     monkeypatch.setattr(products, "multiplies_alone", lambda: True)
 
 

@@ -16,9 +16,11 @@ first = multiplies_alone()
 multiply_alone()
 print(first, multiplies_alone())
 """
-WITHOUT = (
-    "import sys; sys.modules['threadpoolctl'] = None\nimport importlib.util as u\nu.find_spec = lambda name: None\n"
-)
+WITHOUT = """
+from sparkdl.compiled import blas
+blas.find_spec = lambda name: None
+print(blas.multiplies_alone())
+"""
 
 
 def answers(script: str, **settings: str) -> str:

@@ -40,6 +40,7 @@ PAIRS = list(itertools.product(LAYOUTS, repeat=2))
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
     """Small products are multiplied by the kernel, too."""
     monkeypatch.setattr(fast, "LEAST_WORK", 0)
+    monkeypatch.setattr(fast, "LEAST_TERMS", 1)
     monkeypatch.setattr(fast, "multiplies_alone", lambda: True)
     with compiling(request.param):
         yield request.param

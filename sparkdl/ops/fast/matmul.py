@@ -25,10 +25,13 @@ __all__ = ["add_matmul", "matmul"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-LEAST_WORK = 500_000  # multiply-adds; calling a kernel takes 5 microseconds more than calling NumPy
+LEAST_WORK = 1_000_000  # multiply-adds; calling a kernel takes 4 microseconds more than calling NumPy
+LEAST_TERMS = 32  # of a sum; with fewer, most of the time goes into storing the sums
 BLOCK = 256  # terms, and columns, of a block of b
 ROWS = 128  # of a block of a
 PAGE = 4096  # bytes
+
+EMPTY = {char: np.empty(0, char) for char in "fd"}
 
 _move, _turn = square(turned=False), square(turned=True)
 
@@ -53,11 +56,10 @@ def _pays(a: Array, b: Array) -> bool:
 
     Where the BLAS has several cores for a product, it is the faster one.
     """
-    if not WIDE or not multiplies_alone() or a.ndim != b.ndim or a.ndim not in (2, 3) or not takes(a, b):
+    if a.ndim != b.ndim or a.size * b.shape[-1] <= LEAST_WORK or a.shape[-1] < LEAST_TERMS:
         return False
-    if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        return False
-    return bool(a.size * b.shape[-1] > LEAST_WORK)
+    fit = a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
+    return fit and takes(a, b) and WIDE and multiplies_alone()
 
 
 def _multiply(a: Array, b: Array, out: Array, addend: Array) -> Any:
@@ -74,7 +76,7 @@ def _multiply(a: Array, b: Array, out: Array, addend: Array) -> Any:
     run.compiled(  # what `memory` gives has no need to be opened to kernels
         memory(a), sa, at, ak, memory(b), sb, bk, bj, memory(out), sc, ct, memory(addend), sd, dt,
         len(a) if a.ndim == 3 else 1, rows, inner, cols, int(turn_a), int(copy_b),
-        scratch("matmul", (BLOCK * (ROWS + BLOCK),), a.dtype),
+        scratch("matmul", (BLOCK * (ROWS + BLOCK),), a.dtype) if turn_a or copy_b else EMPTY[a.dtype.char],
     )  # fmt: skip
     return out
 
