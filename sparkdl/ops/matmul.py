@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from sparkdl.compiled import twin
+from sparkdl.ops.norm import fold, repeat
 
 __all__ = ["add_matmul", "matmul"]
 
@@ -20,8 +21,9 @@ def matmul(a: Array, b: Array, out: Array | None = None, bias: Array | None = No
     `out` must not share memory with the others.
     """
     out = np.matmul(a, b, out=out)
-    if bias is not None:
-        out += bias
+    if bias is not None and out.size:
+        wide = fold(out) if out.flags.c_contiguous else out  # NumPy is slow on short rows
+        wide += repeat(bias, wide)
     return out
 
 
