@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import suppress
 
 __all__ = ["Doorbell", "ring"]
 
 
 class Doorbell:
-    """A byte in a pipe. Ringing never blocks: a full pipe already wakes."""
+    """A byte in a pipe. Ringing never blocks: a full pipe already wakes. Any thread may ring, also after the end."""
 
     def __init__(self) -> None:
+        self._lock, self._closed = threading.Lock(), False
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         os.set_blocking(self.write_end, False)
@@ -20,7 +22,10 @@ class Doorbell:
         return self._read_end
 
     def ring(self) -> None:
-        ring(self.write_end)
+        """Wake its owner, unless it is closed."""
+        with self._lock:  # once closed, its descriptors may be another's
+            if not self._closed:
+                ring(self.write_end)
 
     def silence(self) -> None:
         """Forget the rings so far."""
@@ -28,8 +33,11 @@ class Doorbell:
             os.read(self._read_end, 4096)
 
     def close(self) -> None:
-        os.close(self._read_end)
-        os.close(self.write_end)
+        """Release the pipe."""
+        with self._lock:
+            self._closed = True
+            os.close(self._read_end)
+            os.close(self.write_end)
 
 
 def ring(write_end: int) -> None:
