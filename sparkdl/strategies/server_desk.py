@@ -143,7 +143,7 @@ class Desk:
     def _tell(self, rank: int, request: Request) -> None:
         """Answer a guest that only watches."""
         self._t.isend(rank, TAG, np.array([self._shard.progress, self._stop.reached(request.clock)]))
-        self._t.isend(rank, TAG, self._shard.losses.copy())
+        self._t.isend(rank, TAG, self._shard.losses_until(request.need))
 
     def _pass_on(self) -> None:
         """Tell the neighbour that keeps the copy what was made of pushes."""

@@ -123,7 +123,7 @@ class Servers:
     def watch(self, clock: int, need: int, wish: bool) -> tuple[Answer, Array]:
         """Wait until the first server's progress is `need`, or all are to stop at `clock`.
 
-        With its answer come sums over all pushes so far (2,): of losses, of weights.
+        With its answer come sums (2,) over the pushes until `need`, or so far: of losses, of weights.
         """
         rank = self._ranks[0]
         self.meter.isend(rank, TAG, Request(Kind.WATCH, clock=clock, need=need, wish=wish).array()).wait()

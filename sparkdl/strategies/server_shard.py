@@ -7,6 +7,7 @@ Li et al. 2014 (parameter server, OSDI), Ho et al. 2013 (stale synchronous paral
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -16,6 +17,7 @@ import numpy as np
 from sparkdl.nn import Array
 
 __all__ = [
+    "REMEMBERED",
     "Applied",
     "Contribution",
     "Damping",
@@ -28,6 +30,8 @@ __all__ = [
     "Update",
     "WholeClocks",
 ]
+
+REMEMBERED = 1024  # clocks whose losses are known to who asks late
 
 Damping = Literal["staleness", "workers", "none"]
 Event = dict[str, Any]
@@ -154,6 +158,10 @@ class Shard(ABC):
         self._record("read", worker, clock, slowest=min(self.clocks))
         return self.weights()
 
+    def losses_until(self, clock: int) -> Array:
+        """Sums of losses and weights (2,) over the pushes of so many clocks, or over all so far where none close."""
+        return self.losses.copy()
+
     def weights(self) -> Array:
         """[params | buffers] as they are, for whoever pushes nothing. Not to be changed."""
         if self._copy is None:
@@ -194,6 +202,7 @@ class WholeClocks(Shard):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._open: dict[int, list[Contribution]] = {}
+        self._losses: deque[Array] = deque([self.losses.copy()], maxlen=REMEMBERED)  # until each of the last clocks
 
     @property
     def progress(self) -> int:
@@ -213,7 +222,13 @@ class WholeClocks(Shard):
             self._close(self._open.pop(self.version)[:needed])
         return True
 
+    def losses_until(self, clock: int) -> Array:
+        """Whoever asks late is not told of later clocks, as long as they are not too many."""
+        ago = min(max(0, self.version - clock), len(self._losses) - 1)
+        return self._losses[-1 - ago].copy()
+
     def _close(self, contributions: list[Contribution]) -> None:
+        self._losses.append(self._losses[-1] + np.sum([(c.loss, c.weight) for c in contributions], axis=0))
         first, *others = sorted(contributions, key=lambda c: c.worker)
         vec, buffers, weight, rows = first.vec, first.buffers, first.weight, first.rows
         for c in others:

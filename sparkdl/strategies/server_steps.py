@@ -139,7 +139,7 @@ class _ServerSteps(PeerSteps):
     _known: Array = np.zeros(2)  # losses and weights of all pushes, as far as they have been told of
 
     def told(self, losses: Array, rows: int) -> StepSums:
-        """A step of others, from sums over all pushes until now (2,)."""
+        """A step of others, from sums over all pushes until then (2,)."""
         loss, weight = (losses - self._known).tolist()
         self._known = losses
         return StepSums(loss, weight, rows, learning_rate(self.peer.task, self.peer.run), 0.0)

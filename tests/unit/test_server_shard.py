@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparkdl.strategies.server_shard import Contribution, OnArrival, Part, WholeClocks
+from sparkdl.strategies.server_shard import REMEMBERED, Contribution, OnArrival, Part, WholeClocks
 
 
-def pushed(worker: int, clock: int, value: float, weight: float = 1.0, sequence: int | None = None) -> Contribution:
+def pushed(
+    worker: int, clock: int, value: float, weight: float = 1.0, sequence: int | None = None, loss: float = 0.0
+) -> Contribution:
     """A mean of `value` from so much weight; a row weighs 1."""
     vec, buffers = np.array([value * weight]), np.array([value * weight])
-    return Contribution(worker, clock + 1 if sequence is None else sequence, clock, vec, buffers, weight, weight)
+    return Contribution(worker, clock + 1 if sequence is None else sequence, clock, vec, buffers, weight, weight, loss)
 
 
 def whole(workers: int, quorum: int = 0, **settings: Any) -> WholeClocks:
@@ -69,6 +71,28 @@ def test_the_first_n_close_a_clock_and_the_others_are_dropped() -> None:
         shard.push(pushed(worker, clock, 1.0))
     assert shard.progress == 6
     assert shard.part.params[0] == pytest.approx(5 / 3 + 5)
+
+
+def test_losses_are_those_of_the_clocks_asked_for_however_late() -> None:
+    shard = whole(2)
+    shard.push(pushed(0, 0, 1.0, loss=1.0))
+    assert shard.losses_until(1).tolist() == [0.0, 0.0]  # not closed yet
+    for clock, worker in ((0, 1), (1, 0), (1, 1), (2, 1)):
+        shard.push(pushed(worker, clock, 1.0, weight=2.0, loss=10.0**clock))
+    assert shard.losses_until(1).tolist() == [2.0, 3.0]
+    assert shard.losses_until(2).tolist() == shard.losses_until(3).tolist() == [22.0, 7.0]
+    shard = arriving(2)
+    shard.push(pushed(1, 0, 1.0, loss=3.0))
+    assert shard.losses_until(7).tolist() == [3.0, 1.0]
+
+
+def test_losses_of_long_ago_are_forgotten() -> None:
+    shard = whole(1)
+    for clock in range(REMEMBERED + 10):
+        shard.push(pushed(0, clock, 0.0, loss=1.0))
+    assert len(shard._losses) == REMEMBERED
+    assert shard.losses_until(REMEMBERED + 9)[0] == REMEMBERED + 9
+    assert shard.losses_until(3)[0] == 11  # the oldest known
 
 
 def test_a_push_delivered_twice_counts_once() -> None:
