@@ -45,11 +45,8 @@ def conv2d(x: Array, W: Array, win: Window, groups: int = 1, b: Array | None = N
     filters = _by_group(W, groups)
     for block, rows in _im2row(x, y.shape, win, groups):
         out = y[block]
-        if groups == 1:
-            matmul(rows[0], filters[0], _by_group(out, 1)[0], b)
-            continue
-        matmul(rows, filters, _by_group(out, groups))
-        if b is not None:
+        matmul(rows, filters, _by_group(out, groups), b if groups == 1 else None)
+        if b is not None and groups > 1:
             out += b
     return y
 
@@ -62,10 +59,7 @@ def conv2d_grad_weights(x: Array, dy: Array, win: Window, groups: int = 1) -> Ar
         return dW
     grouped = _by_group(dW, groups)
     for block, rows in _im2row(x, dy.shape, win, groups):
-        if groups == 1:
-            add_matmul(rows[0].T, _by_group(dy[block], 1)[0], grouped[0])
-        else:
-            add_matmul(rows.transpose(0, 2, 1), _by_group(dy[block], groups), grouped)
+        add_matmul(rows.transpose(0, 2, 1), _by_group(dy[block], groups), grouped)
     return dW
 
 

@@ -81,6 +81,18 @@ def test_layouts(shape: tuple[int, int, int], dtype: str, layouts: tuple[str, st
 
 
 @pytest.mark.parametrize("layouts", PAIRS, ids="-".join)
+def test_the_kernel_takes_all_layouts(layouts: tuple[str, str]) -> None:
+    if not fast.WIDE:
+        pytest.skip("it serves processors with AVX-512")
+    for shapes in (((60, 70), (70, 80)), ((3, 60, 70), (3, 70, 80))):
+        a, b = (LAYOUTS[name](drawn(*shape)) for name, shape in zip(layouts, shapes, strict=True))
+        found = fast.matmul(a, b)
+        assert found is not NotImplemented
+        check(found, a, b)
+        assert fast.add_matmul(a, b, np.zeros_like(found)) is not NotImplemented
+
+
+@pytest.mark.parametrize("layouts", PAIRS, ids="-".join)
 def test_stacks(layouts: tuple[str, str]) -> None:
     a, b = (LAYOUTS[name](x) for name, x in zip(layouts, (drawn(5, 40, 300), drawn(5, 300, 34)), strict=True))
     check(matmul(a, b), a, b)
